@@ -1,0 +1,1 @@
+"""KV lifecycle events: bytes from a bus into ordered changes of the index, and the sending side."""

@@ -1,0 +1,112 @@
+"""The end of one rank's stream: bytes into the index, freshness out, everything counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from events.decode import decode
+from events.freshness import Trust
+from events.replay import Frames
+from events.types import Freshness
+from radix.index import Index
+
+_USUAL_BLOCK_TOKENS = 16  # until the engine's own size is known
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened on one stream since it began. apply_lag_s: from the engine's clock to applied, of the newest batch."""
+
+    batches: int = 0
+    events: int = 0
+    bytes: int = 0
+    stored: int = 0  # blocks
+    removed: int = 0  # blocks
+    skipped: int = 0  # events
+    orphans: int = 0  # blocks
+    unknown_removes: int = 0  # blocks
+    gaps: int = 0
+    replays: int = 0
+    restarts: int = 0  # of the engine
+    duplicates: int = 0  # batches
+    decode_errors: int = 0
+    apply_errors: int = 0
+    broken_messages: int = 0
+    rank_mismatches: int = 0
+    crashes: int = 0  # of the task
+    apply_lag_s: float = 0.0
+
+
+class Applier:
+    """One holder of the index, and how far its view can be believed."""
+
+    def __init__(
+        self,
+        index: Index,
+        holder: int,
+        *,
+        grace_s: float,
+        clock: Callable[[], float],
+        on_change: Callable[[int], None] | None = None,
+    ) -> None:
+        self.replica, self.rank = index.owner(holder)
+        self.counts = Counts()
+        self.last_payload: bytes | None = None  # of the newest batch applied: tells one engine process from the next
+        self._index = index
+        self._holder = holder
+        self._clock = clock
+        self._on_change = on_change
+        self._trust = Trust(grace_s)
+
+    @property
+    def freshness(self) -> Freshness:
+        """What the chooser should think of the view."""
+        return self._trust.state
+
+    @property
+    def cold(self) -> bool:
+        """Nothing has been heard yet."""
+        return self._trust.base is Freshness.COLD
+
+    def apply(self, frames: Frames) -> None:
+        """Decode one batch and change the view by it; raises DecodeError, and whatever else goes wrong."""
+        counts = self.counts
+        counts.bytes += len(frames.payload)
+        self.last_payload = frames.payload
+        batch = decode(frames.payload, frames.seq)
+        # The socket decides whose batch it is: engines behind an external balancer number their ranks by other rules (FC-21).
+        counts.rank_mismatches += batch.rank is not None and batch.rank != self.rank
+        applied = self._index.apply(self._holder, batch)
+        counts.batches += 1
+        counts.events += len(batch.events) + batch.skipped
+        counts.stored += applied.stored
+        counts.removed += applied.removed
+        counts.skipped += applied.skipped
+        counts.orphans += applied.orphans
+        counts.unknown_removes += applied.unknown
+        if batch.ts:
+            counts.apply_lag_s = self._clock() - batch.ts
+        if self._trust.heard():
+            self._tell()
+
+    def clear(self) -> None:
+        """Forget the view."""
+        self.last_payload = None
+        self._index.clear(self._holder)
+
+    def set(self, freshness: Freshness) -> None:
+        """Say how far the view can be believed."""
+        if self._trust.set(freshness):
+            self._tell()
+
+    def answered(self, new_tokens: int) -> bool:
+        """A request ended that computed `new_tokens` of its prompt; True while the holder counts as silent."""
+        owed = new_tokens >= (self._index.block_tokens(self._holder) or _USUAL_BLOCK_TOKENS)
+        if owed and self._trust.answered(self._clock()):
+            self._tell()
+        return self._trust.silent
+
+    def _tell(self) -> None:
+        if self._on_change is not None:
+            self._on_change(self._holder)

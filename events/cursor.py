@@ -1,0 +1,79 @@
+"""What the number of a batch means: the next one, a gap, one seen before, or a new life of the engine. No I/O, no clock.
+
+Live numbers rise within one engine process. A live number below `expected` that is still above the newest live one was fetched
+by a replay meanwhile; one below the newest live one can only come from a new process (FC-03).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The batch to apply now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Batches first..last are missing before this one."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Applied before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The engine counts from the start again: everything known of it is void."""
+
+
+NEXT, DUPLICATE, RESTART = Next(), Duplicate(), Restart()
+
+
+class Cursor:
+    """Where we are in one rank's stream. expected: the number to apply next; None = take whatever comes first."""
+
+    __slots__ = ("_newest_live", "expected")
+
+    def __init__(self, expected: int | None = None) -> None:
+        self.expected = expected
+        self._newest_live = -1
+
+    @property
+    def last(self) -> int | None:
+        """The newest number applied, None before the first."""
+        return self.expected - 1 if self.expected else None
+
+    def step(self, seq: int) -> Next | Gap | Duplicate | Restart:
+        """Judge a live batch; `Next` counts as applied, after `Gap` the same number may be judged again."""
+        before, self._newest_live = self._newest_live, max(seq, self._newest_live)
+        if self.expected is None or seq == self.expected:
+            self.expected = seq + 1
+            return NEXT
+        if seq > self.expected:
+            return Gap(self.expected, seq - 1)
+        if seq >= before:
+            return DUPLICATE
+        self.reset(0)
+        return RESTART
+
+    def replayed(self, seq: int) -> Next | Gap | Duplicate:
+        """Judge a batch of a replay; `Next` counts as applied."""
+        if self.expected is None or seq == self.expected:
+            self.expected = seq + 1
+            return NEXT
+        return Gap(self.expected, seq - 1) if seq > self.expected else DUPLICATE
+
+    def reset(self, expected: int | None) -> None:
+        """Start over: `expected` comes next, or whatever comes first."""
+        self.expected = expected
+        self._newest_live = -1
+
+    def skip(self, seq: int) -> None:
+        """Go on behind `seq`, which will never be applied."""
+        self.expected = seq + 1

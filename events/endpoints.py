@@ -1,0 +1,25 @@
+"""Where the stream of each rank is: rank r of `tcp://host:port` listens on port + r."""
+
+from __future__ import annotations
+
+from events.errors import EndpointError
+
+
+def rank_endpoint(endpoint: str, rank: int) -> str:
+    """The endpoint of one rank, from that of rank 0; raises EndpointError naming it when the rank cannot be told apart."""
+    scheme, separator, rest = endpoint.partition("://")
+    if not separator or scheme not in ("tcp", "ipc", "inproc") or not rest:
+        raise EndpointError(f"event endpoint must be tcp://host:port, ipc://path or inproc://name, got {endpoint!r}")
+    if scheme == "inproc":
+        return f"{endpoint}_dp{rank}" if rank else endpoint
+    if scheme == "ipc":
+        if rank:
+            raise EndpointError(f"rank {rank} needs a tcp endpoint, got {endpoint!r}")
+        return endpoint
+    host, colon, port = rest.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65_535:
+        raise EndpointError(f"event endpoint needs a host and a port, got {endpoint!r}")
+    shifted = int(port) + rank if int(port) else 0  # port 0 is chosen by the system, for every rank anew
+    if shifted > 65_535:
+        raise EndpointError(f"rank {rank} of {endpoint!r} would need port {shifted}")
+    return f"tcp://{host}:{shifted}"

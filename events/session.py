@@ -1,0 +1,279 @@
+"""One rank's stream from subscription to a view that can be believed: live batches, gaps, restarts, reconnects.
+
+The order that loses nothing: subscribe first, then ask for the past, then drop what came twice. Whatever cannot be proven whole
+is cleared and marked PARTIAL: a block we do not know of costs a recomputation, one that is gone costs a wrong choice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import zmq.asyncio
+
+from events.apply import Applier
+from events.cursor import Cursor, Duplicate, Gap, Next, Restart
+from events.errors import DecodeError, ReplayError
+from events.replay import Frames, ask_replay, unbroken_tail
+from events.types import Freshness
+from events.zmq_source import Arrival, Broken, Link, ZmqSource
+
+log = logging.getLogger(__name__)
+
+_LONGEST_WAIT_S = 600.0
+_SLICE_S = 0.002  # the loop also serves requests; give it back after this long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTimes:
+    """How long the parts of a stream may take."""
+
+    settle_s: float = 0.1  # from a connection to its subscription being in force
+    replay_timeout_s: float = 5.0  # between two replies
+    retry_replay_s: float = 15.0  # after a replay that was not answered
+    silence_grace_s: float = 60.0
+    backoff_s: float = 0.5  # after a crash, doubled each time
+    max_backoff_s: float = 30.0
+    warn_every_s: float = 30.0
+
+
+class Session:
+    """The state of one rank's stream; `run` may be called again after it ended, and goes on where it was."""
+
+    def __init__(self, applier: Applier, endpoint: str, replay: str | None, topic: str, times: StreamTimes) -> None:
+        self.connected = False
+        self._applier = applier
+        self._counts = applier.counts
+        self._endpoint = endpoint
+        self._replay = replay
+        self._topic = topic
+        self._times = times
+        self._cursor = Cursor()
+        self._whole = False  # the view lacks nothing
+        self._last_before_blink: int | None = None  # newest number before a reconnect that could not be checked
+        self._replay_due: float | None = None  # monotonic; the past could not be had, ask for it again then
+        self._replay_wait_s = times.retry_replay_s
+        self._retried_seq = -1  # the batch whose failure we answered by asking for everything again
+        self._slice_end = 0.0
+        self._warned_at: dict[str, float] = {}
+
+    async def run(self, context: zmq.asyncio.Context) -> None:
+        """Follow the stream until cancelled."""
+        source = ZmqSource(context, self._endpoint, self._topic)
+        self._context = context
+        try:
+            while True:
+                wait_s = None if self._replay_due is None else self._replay_due - time.monotonic()
+                await self._handle(source, await source.arrivals(wait_s))
+                if self._replay_due is not None and self.connected and time.monotonic() >= self._replay_due:
+                    await self._bootstrap()
+        finally:
+            self.connected = False
+            source.close()
+
+    def forget(self) -> None:
+        """The engine is gone: so is the view."""
+        self._void()
+        self._replay_due = None
+        self._applier.set(Freshness.COLD)
+
+    async def _handle(self, source: ZmqSource, arrivals: Sequence[Arrival]) -> None:
+        links = [arrival for arrival in arrivals if isinstance(arrival, Link)]
+        if links and links[-1] is Link.DOWN:
+            self.connected = False
+            if not self._applier.cold:
+                self._applier.set(Freshness.GAP)
+        # Down and up at once: the messages beside it may belong to either connection.
+        unusable = Link.DOWN in links and Link.UP in links
+        if links and links[-1] is Link.UP:
+            self.connected = True
+            unusable = await self._linked(source) or unusable
+        for arrival in () if unusable else arrivals:
+            if isinstance(arrival, Frames):
+                await self._live(arrival)
+            elif isinstance(arrival, Broken):
+                self._counts.broken_messages += 1
+                if self._may_warn("broken"):
+                    self._warn("event message broken replica=%s rank=%d frame_bytes=%s", arrival.sizes)
+
+    async def _linked(self, source: ZmqSource) -> bool:
+        """The connection is up; True when the view now covers all messages that came before."""
+        if self._replay is not None:
+            await asyncio.sleep(self._times.settle_s)
+            source.discard()
+            await (self._bootstrap() if self._applier.last_payload is None else self._reconcile())
+            return True
+        if self._cursor.expected is not None:
+            # A blink or a new process: nobody can tell which, so the view goes.
+            self._last_before_blink = self._cursor.last
+            self._lose("reconnect")
+        self._applier.set(Freshness.PARTIAL)
+        return False
+
+    async def _live(self, frames: Frames) -> None:
+        adopting = self._cursor.expected is None
+        match self._cursor.step(frames.seq):
+            case Next():
+                await self._apply(frames)
+                if adopting:
+                    self._adopted(frames.seq)
+            case Duplicate():
+                if frames.seq == self._cursor.last and frames.payload != self._applier.last_payload:
+                    await self._restarted(frames)  # the same number with other content
+                else:
+                    self._counts.duplicates += 1
+            case Restart():
+                await self._restarted(frames)
+            case Gap() as gap:
+                await self._heal(gap)
+                await self._resume(frames)
+
+    def _adopted(self, seq: int) -> None:
+        before, self._last_before_blink = self._last_before_blink, None
+        if before is not None and seq <= before:
+            self._counts.restarts += 1
+        self._whole = seq == 0  # from the first batch of a process on, nothing is missing
+        self._settled()
+
+    async def _restarted(self, frames: Frames) -> None:
+        self._counts.restarts += 1
+        self._warn("engine restarted replica=%s rank=%d seq=%d", frames.seq)
+        self._void()
+        if self._replay is not None:
+            await self._bootstrap()
+        await self._resume(frames)
+
+    async def _resume(self, frames: Frames) -> None:
+        """Judge a live batch again after the past was asked for, which mostly has it."""
+        adopting = self._cursor.expected is None
+        judged = self._cursor.step(frames.seq)
+        if isinstance(judged, Gap):  # the replay ended before it
+            self._lose("short replay")
+            adopting, judged = True, self._cursor.step(frames.seq)
+        if isinstance(judged, Next):
+            await self._apply(frames)
+            if adopting:
+                self._adopted(frames.seq)
+
+    async def _bootstrap(self) -> None:
+        """Build the view from the first batch the engine still has; what we have stays when it does not answer."""
+        batches = await self._ask(0)
+        if batches is None:
+            self._settled()
+            return
+        tail = unbroken_tail(batches)
+        self._void()
+        self._whole = not batches or tail[0].seq == 0
+        if not batches:
+            self._cursor.reset(0)
+        await self._absorb(tail)
+
+    async def _heal(self, gap: Gap) -> None:
+        """Fetch what is missing, or give up the view."""
+        self._counts.gaps += 1
+        self._applier.set(Freshness.GAP)
+        self._warn("event gap replica=%s rank=%d want=%d got=%d", gap.first, gap.last + 1)
+        batches = await self._ask(gap.first) if self._replay is not None else None
+        tail = unbroken_tail(batches) if batches else []
+        if not tail or tail[0].seq != gap.first:
+            self._lose("gap")
+        await self._absorb(tail)
+
+    async def _reconcile(self) -> None:
+        """After a reconnect: the newest batch we applied is still the engine's, or this is another process."""
+        last = self._cursor.last
+        assert last is not None
+        batches = await self._ask(last)
+        if batches is None:
+            self._lose("no replay")
+        elif batches and batches[0].seq == last and batches[0].payload == self._applier.last_payload:
+            if len(unbroken_tail(batches)) < len(batches):
+                self._lose("broken replay")
+            await self._absorb(unbroken_tail(batches))
+        elif batches and batches[0].seq > last:
+            self._lose("replay too short")
+            await self._absorb(unbroken_tail(batches))
+        else:
+            self._counts.restarts += 1
+            self._warn("engine restarted replica=%s rank=%d last=%d", last)
+            self._void()
+            await self._bootstrap()
+
+    async def _ask(self, start: int) -> list[Frames] | None:
+        """A replay, or None when it is not answered; then it is asked again after a while."""
+        assert self._replay is not None
+        if not self._applier.cold:
+            self._applier.set(Freshness.GAP)
+        self._counts.replays += 1
+        try:
+            batches = await ask_replay(self._context, self._replay, start, timeout_s=self._times.replay_timeout_s)
+        except ReplayError as error:
+            # Asking holds up the live batches, so a socket that never answers is asked ever less often.
+            self._replay_due = time.monotonic() + self._replay_wait_s
+            self._replay_wait_s = min(self._replay_wait_s * 2, _LONGEST_WAIT_S)
+            if self._may_warn("replay"):
+                self._warn("event replay failed replica=%s rank=%d error=%s", error)
+            return None
+        self._replay_due = None
+        self._replay_wait_s = self._times.retry_replay_s
+        return batches
+
+    async def _absorb(self, batches: Sequence[Frames]) -> None:
+        for frames in batches:
+            if isinstance(self._cursor.replayed(frames.seq), Next):
+                await self._apply(frames)
+        self._settled()
+
+    async def _apply(self, frames: Frames) -> None:
+        """Change the view by one batch; one that cannot be applied counts as lost (FC-04, FC-07)."""
+        try:
+            self._applier.apply(frames)
+        except DecodeError as error:
+            self._counts.decode_errors += 1
+            self._spoiled(frames.seq, error)  # a replay would bring the same bytes
+        except Exception as error:  # a bug of ours in one batch must not stop the stream
+            self._counts.apply_errors += 1
+            self._spoiled(frames.seq, error)
+            if self._replay is not None and frames.seq != self._retried_seq:
+                self._retried_seq = frames.seq
+                self._replay_due = time.monotonic()
+        if time.monotonic() > self._slice_end:
+            await asyncio.sleep(0)
+            self._slice_end = time.monotonic() + _SLICE_S
+
+    def _spoiled(self, seq: int, error: Exception) -> None:
+        """What this batch said is lost, and what we know may contradict it; its bytes still tell processes apart."""
+        if self._may_warn("spoiled"):
+            self._warn("event batch lost replica=%s rank=%d seq=%d error=%r", seq, error)
+        payload = self._applier.last_payload
+        self._applier.clear()
+        self._applier.last_payload = payload
+        self._whole = False
+        self._settled()
+
+    def _lose(self, why: str) -> None:
+        """Give up the view and take whatever comes next."""
+        self._warn("event view dropped replica=%s rank=%d why=%s", why)
+        self._void()
+        self._settled()
+
+    def _void(self) -> None:
+        self._applier.clear()
+        self._cursor.reset(None)
+        self._whole = False
+
+    def _settled(self) -> None:
+        self._applier.set(Freshness.LIVE if self._whole else Freshness.PARTIAL)
+
+    def _may_warn(self, kind: str) -> bool:
+        now = time.monotonic()
+        if now - self._warned_at.get(kind, -1e9) < self._times.warn_every_s:
+            return False
+        self._warned_at[kind] = now
+        return True
+
+    def _warn(self, message: str, *values: object) -> None:
+        log.warning(message, self._applier.replica, self._applier.rank, *values)

@@ -1,0 +1,1 @@
+"""The gateway: request -> tokenize -> match -> choose -> forward -> stream."""

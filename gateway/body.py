@@ -1,0 +1,66 @@
+"""A bounded look into a request's JSON: what routing has to know, and what it may not be.
+
+The bytes themselves travel on as they came (FC-40). What is only the engine's business, such as the shape of `prompt`, is
+left to the engine to judge (FC-24).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from gateway.errors import Refusal
+from gateway.request import Intent, Kind
+
+_STRING = "a string"
+
+
+def look(body: bytes, kind: Kind, *, session: str | None = None, priority: int = 0) -> Intent:
+    """What a request asks; raises Refusal 400 naming the field. One parse: 4 us at 1 KB, 40 us at 32 KB."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Refusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(fields, dict):
+        raise Refusal(400, f"the body must be a JSON object, got {_kind_of(fields)}", code="invalid_json")
+    model = _typed(fields, "model", str, _STRING)
+    stream = _typed(fields, "stream", bool, "true or false")
+    if kind is Kind.CHAT:
+        _typed(fields, "messages", list, "an array")
+    options = fields.get("stream_options")
+    return Intent(
+        kind=kind,
+        fields=fields,
+        model=model,
+        stream=stream is True,
+        wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        session=session,
+        priority=priority,
+    )
+
+
+def with_members(body: bytes, members: Sequence[bytes], fields: dict[str, Any]) -> list[bytes | memoryview]:
+    """The body in pieces, with JSON members (`"key":value`) put in front of the client's own; `body` itself for none.
+
+    The client's bytes are not copied: 400 KB of them would cost more than the rest of the request.
+    """
+    if not members:
+        return [body]
+    start = body.index(b"{") + 1
+    front = b",".join(members) + (b"," if fields else b"")
+    return [body[:start] + front, memoryview(body)[start:]]
+
+
+def _typed(fields: dict[str, Any], name: str, wanted: type, words: str) -> Any:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, wanted):
+        raise Refusal(400, f"'{name}' must be {words}, got {_kind_of(value)}", param=name)
+    return value
+
+
+def _kind_of(value: object) -> str:
+    """The JSON type of a value, in words; never the value, which may be anything (FC-59)."""
+    names = {dict: "an object", list: "an array", str: _STRING, bool: "a boolean", int: "a number", float: "a number"}
+    return names.get(type(value), "null")

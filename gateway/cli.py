@@ -1,0 +1,161 @@
+"""The one command. Each room's commands live in that room; they are looked up by module name only when asked for.
+
+Results go to stdout, complaints to stderr. Exit status: 0 done, 1 a check failed, 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+from typer.exceptions import TyperException
+
+from gateway.errors import ConfigError, GatewayError
+
+# command -> (module whose `app` runs it, one line of help, extra that brings what the module imports)
+_ROOMS = {
+    "replica": ("replicas.cli", "Run one of our own engine replicas.", "replica"),
+    "model": ("replicas.model_cli", "Fetch or list models.", "replica"),
+    "simulate": ("simulations.cli", "Replay a trace through the routing policies.", "simulate"),
+}
+
+app = typer.Typer(
+    name="trunkline",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="A KV-cache-aware, OpenAI-compatible gateway for fleets of LLM engine replicas.",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `trunkline`; returns the exit status."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if args and args[0] in _ROOMS:
+            return _run(_room(args[0]), args[1:], f"trunkline {args[0]}")
+        return _run(app, args, "trunkline")
+    except GatewayError as error:
+        typer.echo(f"error: {error}", err=True)
+        return 2
+
+
+def _room(command: str) -> typer.Typer:
+    module, _, extra = _ROOMS[command]
+    try:
+        room: typer.Typer = importlib.import_module(module).app
+    except ModuleNotFoundError as error:
+        raise GatewayError(
+            f"`trunkline {command}` needs the package {error.name!r}: install trunkline with the extra [{extra}]"
+        ) from error
+    return room
+
+
+def _run(command: typer.Typer, args: list[str], name: str) -> int:
+    try:
+        status = command(args, prog_name=name, standalone_mode=False)
+    except TyperException as error:  # wrong use: an unknown option, a value of the wrong type
+        typer.echo(f"error: {error.format_message()} (see `{name} --help`)", err=True)
+        return error.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    return status if isinstance(status, int) else 0
+
+
+@app.command(
+    "serve",
+    epilog="Example: trunkline serve --replica http://10.0.0.1:8000,events=tcp://10.0.0.1:5557 --tokenizer smollm2",
+)
+def serve_command(
+    config: Annotated[Path | None, typer.Option(help="YAML file; options given here win over it.")] = None,
+    replica: Annotated[
+        list[str] | None, typer.Option(help="URL[,name=..,events=..,replay=..,dialect=..,ranks=..]; may be repeated.")
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Hugging Face folder of the model, or 'smollm2'.")] = None,
+    policy: Annotated[str | None, typer.Option(help="cost, round_robin or least_loaded.")] = None,
+    host: Annotated[str | None, typer.Option(help="Data plane address.")] = None,
+    port: Annotated[int | None, typer.Option(help="Data plane port; 0 takes a free one.")] = None,
+    control_host: Annotated[str | None, typer.Option(help="Control plane address.")] = None,
+    control_port: Annotated[int | None, typer.Option(help="Control plane port; 0 takes a free one.")] = None,
+    api_keys_file: Annotated[str | None, typer.Option(help="File of name:sha256-hex lines; without it no key is asked.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the ready line as JSON.")] = False,
+) -> int:
+    """Run the gateway in front of replicas."""
+    from gateway.options import merged_settings
+    from gateway.serve import serve
+
+    options = {
+        "tokenizer": tokenizer,
+        "policy": policy,
+        "listen.host": host,
+        "listen.port": port,
+        "listen.control_host": control_host,
+        "listen.control_port": control_port,
+        "api_keys_file": api_keys_file,
+        "log_level": log_level,
+    }
+    settings = merged_settings(config, replica or [], options)
+
+    def announce(data_port: int, control_port: int) -> None:
+        ready = {"data_port": data_port, "control_port": control_port, "policy": settings.policy}
+        text = (
+            orjson.dumps(ready).decode()
+            if json
+            else f"trunkline: serving on port {data_port}, control on {control_port}, policy {settings.policy}"
+        )
+        typer.echo(text)
+        sys.stdout.flush()
+
+    try:
+        return serve(settings, announce)
+    except OSError as error:
+        raise ConfigError(f"cannot listen: {error}") from error
+
+
+@app.command("check-config", epilog="Example: trunkline check-config trunkline.yaml")
+def check_config(
+    path: Annotated[Path, typer.Argument(help="YAML file.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the settings as JSON.")] = False,
+) -> int:
+    """Read a configuration file the way `serve` does; 1 when it is wrong, naming the key and the value."""
+    from gateway.config import load_settings, settings_as_data
+
+    try:
+        settings = load_settings(path)
+    except ConfigError as error:
+        typer.echo(orjson.dumps({"ok": False, "error": str(error)}).decode() if json else f"error: {error}", err=not json)
+        return 1
+    data = {"ok": True, "settings": settings_as_data(settings)}
+    typer.echo(orjson.dumps(data).decode() if json else f"{path} is fine: {len(settings.replicas)} replicas, {settings.policy}")
+    return 0
+
+
+@app.command("version")
+def version(json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> int:
+    """Print the version."""
+    from importlib.metadata import version as version_of
+
+    number = version_of("trunkline")
+    typer.echo(orjson.dumps({"version": number}).decode() if json else number)
+    return 0
+
+
+def _listed_only(command: str) -> None:
+    @app.command(command, help=_ROOMS[command][1], add_help_option=False)
+    def listed() -> None:  # reached through `_room` before typer sees the arguments
+        raise GatewayError(f"`trunkline {command}` must be the first word")
+
+
+for _command in _ROOMS:
+    _listed_only(_command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Settings: one typed tree, the same names on the command line, in the YAML file and in the documentation.
+
+Every error names the key and the value. Reading is strict: an unknown key is an error, not a silent default.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import yaml
+
+from gateway.errors import ConfigError
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+PolicyName = Literal["cost", "round_robin", "least_loaded"]
+DialectName = Literal["trunkline", "openai"]
+
+
+class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Shared behaviour of all settings: immutable, keyword only, unknown keys refused."""
+
+
+class Listen(_Settings, frozen=True):
+    """Where the two planes listen. Port 0 takes a free one (its number is printed at start)."""
+
+    host: str = "0.0.0.0"
+    port: Port = 8080
+    control_host: str = "127.0.0.1"
+    control_port: Port = 8081
+
+
+class Limits(_Settings, frozen=True):
+    """What one connection or request may take. Seconds are None for no limit."""
+
+    head_bytes: PositiveInt = 16 * 1024
+    head_fields: PositiveInt = 64
+    body_bytes: PositiveInt = 64 * 1024 * 1024
+    bodies_total_bytes: PositiveInt = 512 * 1024 * 1024  # of all requests being read or sent together
+    connections: PositiveInt = 20_000
+    head_s: Positive = 10.0
+    body_stall_s: Positive = 30.0
+    keep_alive_s: Positive = 75.0
+    connect_s: Positive = 2.0
+    first_byte_s: Positive | None = 120.0
+    silence_s: Positive | None = 60.0  # between two reads from an engine, not for the whole stream
+    write_stall_s: Positive = 60.0  # a client that takes nothing for this long is dropped
+    drain_s: Positive = 30.0
+    attempts: PositiveInt = 3  # replicas tried before the first byte
+
+
+class ReplicaSettings(_Settings, frozen=True):
+    """One engine endpoint. events and replay: ZMQ endpoints of rank 0; rank r uses port + r."""
+
+    url: str
+    name: str | None = None
+    events: str | None = None
+    replay: str | None = None
+    topic: str = ""
+    dialect: DialectName | None = None  # None: asked from the replica, 'openai' until it answers
+    api_key: str | None = None
+    ranks: PositiveInt = 1
+
+
+class Health(_Settings, frozen=True):
+    """Active checks: every interval_s; down after `failures` in a row, up after `successes` in a row."""
+
+    interval_s: Positive = 0.5
+    timeout_s: Positive = 2.0
+    failures: PositiveInt = 2
+    successes: PositiveInt = 1
+
+
+class Settings(_Settings, frozen=True):
+    """Everything `trunkline serve` can be told."""
+
+    listen: Listen = Listen()
+    replicas: tuple[ReplicaSettings, ...] = ()
+    policy: PolicyName = "cost"
+    tokenizer: str | None = None  # a Hugging Face folder or 'smollm2'; None: no tokens, requests go by load
+    api_keys_file: str | None = None  # lines `name:sha256-hex`; None: no client key is asked for
+    pass_authorization: bool = False  # forward the client's Authorization to engines (FC-60)
+    response_headers: bool = True  # x-trunkline-*
+    meter_streams: bool = True  # ask engines for usage on streams whose client did not, and take that chunk out again (FC-42)
+    receipts: PositiveInt = 4096
+    guess_ttl_s: Positive = 10.0
+    admin_networks: tuple[str, ...] = ()  # CIDRs in which a replica may be added at run time; none by default
+    limits: Limits = Limits()
+    health: Health = Health()
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+def load_settings(path: Path) -> Settings:
+    """Read a YAML file; raises ConfigError naming the file, the key and the value."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    return settings_from(raw or {}, source=str(path))
+
+
+def settings_from(raw: object, *, source: str) -> Settings:
+    """Turn plain data into Settings; raises ConfigError naming the key and the value."""
+    try:
+        return msgspec.convert(raw, Settings)
+    except msgspec.ValidationError as error:
+        message, _, where = str(error).partition(" - at `$")
+        key = where.rstrip("`").lstrip(".") or "the top level"
+        raise ConfigError(f"{source}: {key}: {message}{_found(raw, key)}") from error
+
+
+def settings_as_data(settings: _Settings) -> dict[str, Any]:
+    """Settings as plain data, as a YAML file would hold them. Secrets are in it: never log it."""
+    data: dict[str, Any] = msgspec.to_builtins(settings)
+    return data
+
+
+def parse_replica(text: str) -> ReplicaSettings:
+    """One `--replica URL[,events=...,replay=...,name=...]`; raises ConfigError naming the option and the value."""
+    url, *options = text.split(",")
+    fields: dict[str, object] = {"url": url}
+    for option in options:
+        key, separator, value = option.partition("=")
+        if not separator:
+            raise ConfigError(f"--replica {url}: {option!r} is not key=value")
+        fields[key] = int(value) if key == "ranks" and value.isdigit() else value
+    try:
+        return msgspec.convert(fields, ReplicaSettings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--replica {url}: {error}") from error
+
+
+def _found(raw: object, path: str) -> str:
+    """', got VALUE' for a path like replicas[0].url, where it can be followed; secrets are not repeated."""
+    if "api_key" in path:
+        return ""
+    value = raw
+    for step in path.replace("[", ".").replace("]", "").split("."):
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return ""
+    return f", got {value!r}"

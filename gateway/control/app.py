@@ -1,0 +1,106 @@
+"""The control plane's routes. Reading is open on the interface it listens on (loopback by default); changing needs a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from gateway.control.admin import Admin
+from gateway.control.metrics import GatewayCollector
+from gateway.control.show import receipt_row, replica_row
+from gateway.place import FleetPlacer
+from gateway.request import TrafficCounts
+from gateway.views import Views
+
+_MAX_RECEIPTS = 10_000
+
+
+class ControlPlane:
+    """Builds the aiohttp application over the running parts of the gateway."""
+
+    def __init__(
+        self, placer: FleetPlacer, traffic: TrafficCounts, views: Views, admin: Admin, tokenizer: Callable[[], str]
+    ) -> None:
+        """tokenizer: 'ready', 'loading' or 'none', asked on every status."""
+        self._placer = placer
+        self._views = views
+        self._admin = admin
+        self._tokenizer = tokenizer
+        self.draining = False
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(GatewayCollector(placer, traffic, views))
+
+    def app(self) -> web.Application:
+        """The application; `serve` runs it."""
+        app = web.Application()
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/status", self._status)
+        app.router.add_get("/replicas", self._replicas)
+        app.router.add_get("/receipts", self._receipts)
+        app.router.add_get("/index/stats", self._index_stats)
+        app.router.add_post("/replicas", self._admin.add_replica)
+        app.router.add_delete("/replicas/{name}", self._admin.remove_replica)
+        return app
+
+    async def _livez(self, request: web.Request) -> web.Response:
+        return _json({"status": "ok"})
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        """Ready while a replica can be chosen; not while draining."""
+        usable = sum(replica.eligible for replica in self._placer.fleet.replicas.values())
+        ready = usable > 0 and not self.draining
+        return _json({"ready": ready, "usable_replicas": usable, "draining": self.draining}, status=200 if ready else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        fleet = self._placer.fleet
+        return _json(
+            {
+                "policy": self._placer.policy.name,
+                "models": fleet.models(),
+                "draining": self.draining,
+                "tokenizer": self._tokenizer(),
+                "replicas": [replica_row(fleet, self._views, replica) for replica in fleet.replicas.values()],
+                "index": _stats(self._placer),
+            }
+        )
+
+    async def _replicas(self, request: web.Request) -> web.Response:
+        fleet = self._placer.fleet
+        return _json({"replicas": [replica_row(fleet, self._views, replica) for replica in fleet.replicas.values()]})
+
+    async def _receipts(self, request: web.Request) -> web.Response:
+        """The latest receipts, newest first; ?limit= (default 100), ?replica=, ?reason=."""
+        text = request.query.get("limit", "100")
+        if not text.isdigit() or not 1 <= int(text) <= _MAX_RECEIPTS:
+            return _json({"error": {"message": f"limit must be 1..{_MAX_RECEIPTS}, got {text!r}", "param": "limit"}}, status=400)
+        replica, reason = request.query.get("replica"), request.query.get("reason")
+        rows: list[dict[str, Any]] = []
+        for receipt in reversed(self._placer.receipts):
+            if replica not in (None, receipt.replica) or reason not in (None, receipt.decision.reason):
+                continue
+            rows.append(receipt_row(receipt, self._placer.fleet.view.names))
+            if len(rows) == int(text):
+                break
+        return _json({"receipts": rows})
+
+    async def _index_stats(self, request: web.Request) -> web.Response:
+        return _json(_stats(self._placer))
+
+
+def _stats(placer: FleetPlacer) -> dict[str, int]:
+    stats = placer.index.stats()
+    return {name: getattr(stats, name) for name in ("holders", "nodes", "blocks", "guesses", "orphans", "bytes")}
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")

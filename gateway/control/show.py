@@ -1,0 +1,75 @@
+"""Receipts and replicas as plain data for the control plane's JSON."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gateway.choose.types import Candidate, Receipt
+from gateway.fleet import Fleet, Replica
+from gateway.views import Views
+
+
+def receipt_row(receipt: Receipt, names: list[str]) -> dict[str, Any]:
+    """One receipt; prices are in seconds, credit and tokens in tokens."""
+    decision = receipt.decision
+    return {
+        "request_id": receipt.request_id,
+        "at": receipt.at,
+        "model": receipt.model,
+        "policy": receipt.policy,
+        "replica": receipt.replica,
+        "rank": receipt.rank,
+        "reason": decision.reason,
+        "price_s": _number(decision.price_s),
+        "prompt_tokens": receipt.tokens_in,
+        "predicted_cached_tokens": decision.credit_tokens,
+        "realised_cached_tokens": receipt.realised_tokens,
+        "engine_prompt_tokens": receipt.prompt_tokens,
+        "output_tokens": receipt.tokens_out,
+        "ttft_s": receipt.ttft_s,
+        "duration_s": receipt.duration_s,
+        "outcome": receipt.outcome,
+        "attempts": receipt.attempts,
+        "candidates": [_candidate_row(candidate, names) for candidate in decision.candidates],
+    }
+
+
+def replica_row(fleet: Fleet, views: Views, replica: Replica) -> dict[str, Any]:
+    """One replica as an operator wants to see it."""
+    return {
+        "name": replica.name,
+        "url": f"{'https' if replica.address.tls else 'http'}://{replica.address.netloc}{replica.address.base_path}",
+        "dialect": replica.dialect.name,
+        "models": replica.models,
+        "healthy": replica.healthy,
+        "draining": replica.draining,
+        "ranks": [_rank_row(fleet, views, rank, holder) for rank, holder in enumerate(replica.holders)],
+    }
+
+
+def _rank_row(fleet: Fleet, views: Views, rank: int, holder: int) -> dict[str, Any]:
+    view = fleet.view
+    stream = views.stream(holder)
+    return {
+        "rank": rank,
+        "in_flight": view.in_flight[holder],
+        "queued_tokens": view.queued_tokens[holder],
+        "decoding": view.decode_load[holder],
+        "prefill_tokens_per_s": view.prefill_rate[holder],
+        "trust": view.trust[holder],
+        "freshness": view.freshness[holder].value,
+        "follows_events": stream is not None,
+    }
+
+
+def _candidate_row(candidate: Candidate, names: list[str]) -> dict[str, Any]:
+    return {
+        "replica": names[candidate.holder],
+        "credit_tokens": candidate.credit_tokens,
+        "price_s": _number(candidate.price_s),
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value

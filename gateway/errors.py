@@ -1,0 +1,58 @@
+"""The gateway's errors. Those a client can cause carry the HTTP status and the body the client gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+
+class GatewayError(Exception):
+    """Root of what can go wrong in the gateway."""
+
+
+class ConfigError(GatewayError):
+    """A setting is wrong; the text names the key and the value."""
+
+
+class NoTokens(GatewayError):
+    """The prompt of a request could not be turned into token ids; it is routed by load and `reason` is counted (FC-22).
+
+    reason: one of a small closed set (it becomes a metric label), such as 'no_tokenizer', 'template', 'images', 'shape'.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+
+
+class NoReplica(GatewayError):
+    """Nothing eligible can take the request now."""
+
+    def __init__(self, model: str | None, retry_after_s: float = 1.0) -> None:
+        super().__init__(f"no healthy replica serves model {model!r}")
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(eq=False)
+class Refusal(GatewayError):
+    """A request is answered by the gateway itself, in the error shape of the OpenAI API.
+
+    close: framing can not be trusted any more, or body bytes are still to come; the connection ends after the answer.
+    """
+
+    status: int
+    message: str
+    kind: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    retry_after_s: float | None = None
+    close: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__(f"{self.status} {self.message}")
+
+    def body(self) -> bytes:
+        """The JSON body: {"error": {"message", "type", "param", "code"}}."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return orjson.dumps({"error": error})

@@ -1,0 +1,195 @@
+"""The replicas: who they are, how loaded, which may be chosen.
+
+Load is counted by `place.Ticket`s only, one in and one out per request, and never touched by health checks (FC-25). The
+policies read `Fleet.view`, whose lists are indexed by holder number and changed in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from events.types import Freshness
+from gateway.choose.rates import Rates
+from gateway.choose.types import FleetView
+from gateway.dialects import Dialect, dialect_named
+from gateway.errors import ConfigError
+from radix.index import Index
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a replica listens, split once."""
+
+    host: str
+    port: int
+    tls: bool
+    base_path: str  # '' or '/something', prefixed to each forwarded path
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """From http(s)://host[:port][/base]; raises ConfigError naming the URL (without userinfo)."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"replica url must be http(s)://host:port, got {_redacted(url)!r}")
+        if parts.username or parts.password:
+            raise ConfigError(f"replica url must not carry credentials: {_redacted(url)!r}; use api_key")
+        try:
+            port = parts.port
+        except ValueError:
+            raise ConfigError(f"replica url has a bad port: {_redacted(url)!r}") from None
+        tls = parts.scheme == "https"
+        return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
+
+    @property
+    def netloc(self) -> str:
+        """host:port as a Host field writes it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def _redacted(url: str) -> str:
+    return url.rsplit("@", 1)[-1]
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One engine endpoint.
+
+    models: the names it serves, learned from its /v1/models (empty until then). healthy: set by `health`. draining: gets no
+    new request. holders: its numbers in the index, by rank.
+    """
+
+    name: str
+    address: Address
+    dialect: Dialect
+    api_key: str | None = None
+    models: tuple[str, ...] = ()
+    healthy: bool = True
+    draining: bool = False
+    holders: list[int] = field(default_factory=list)
+
+    @property
+    def eligible(self) -> bool:
+        """May be chosen for a new request."""
+        return self.healthy and not self.draining
+
+
+class Fleet:
+    """All replicas and the view the policies read."""
+
+    def __init__(self, index: Index, rates: Rates) -> None:
+        self._index = index
+        self.rates = rates
+        self.replicas: dict[str, Replica] = {}
+        self.by_holder: dict[int, tuple[Replica, int]] = {}
+        self.view = FleetView()
+        self._serving: dict[str, frozenset[int] | None] = {}
+
+    def add(self, name: str, address: Address, *, dialect: str, api_key: str | None = None, ranks: int = 1) -> Replica:
+        """A new replica with an empty view; raises ConfigError when the name is taken or the dialect unknown."""
+        if name in self.replicas:
+            raise ConfigError(f"replica name {name!r} is used twice")
+        replica = Replica(name, address, dialect_named(dialect), api_key)
+        self.replicas[name] = replica
+        for rank in range(ranks):
+            holder = self._index.holder(name, rank)
+            replica.holders.append(holder)
+            self.by_holder[holder] = (replica, rank)
+            self._open_slot(holder, replica, rank)
+        self._serving.clear()
+        return replica
+
+    def learn_models(self, replica: Replica, models: tuple[str, ...]) -> None:
+        """What the replica says it serves; its blocks belong to the first of them."""
+        if models == replica.models:
+            return
+        replica.models = models
+        self._serving.clear()
+        for holder in replica.holders:
+            self._index.set_model(holder, models[0] if models else "")
+
+    def models(self) -> tuple[str, ...]:
+        """Names served by any replica, in the order they were learned."""
+        return tuple(dict.fromkeys(name for replica in self.replicas.values() for name in replica.models))
+
+    def canonical(self, model: str) -> str:
+        """The name a replica's blocks are filed under: the first of those it serves under; "" for an unknown one."""
+        for replica in self.replicas.values():
+            if model in replica.models:
+                return replica.models[0]
+        return ""
+
+    def serves_any(self) -> bool:
+        """Some replica has not said what it serves; it may be asked for anything."""
+        return any(not replica.models for replica in self.replicas.values())
+
+    def holders_serving(self, model: str) -> frozenset[int] | None:
+        """Holders that serve the model; None when that is all of them, which is the common case and costs one look-up."""
+        if model not in self._serving:
+            holders = frozenset(
+                holder
+                for replica in self.replicas.values()
+                if not replica.models or model in replica.models
+                for holder in replica.holders
+            )
+            self._serving[model] = None if len(holders) == len(self.by_holder) else holders
+        return self._serving[model]
+
+    def remove(self, name: str) -> None:
+        """Forget a replica: its view, its load, its slots (FC-14)."""
+        replica = self.replicas.pop(name)
+        for holder in replica.holders:
+            del self.by_holder[holder]
+            self.view.eligible[holder] = False
+            self._index.drop(holder)
+        self._serving.clear()
+
+    def refresh(self, replica: Replica) -> None:
+        """Copy what the replica is into the view; after every change of its health, rates or view."""
+        view = self.view
+        for holder in replica.holders:
+            rate = self.rates.prefill_rate(holder)
+            view.eligible[holder] = replica.eligible
+            view.prefill_rate[holder] = rate
+            view.trust[holder] = self.rates.trust(holder)
+            view.drag_s[holder] = self.rates.drag_s(holder, view.decode_load[holder])
+            view.wait_s[holder] = view.queued_tokens[holder] / rate
+            view.block_tokens[holder] = self._index.block_tokens(holder)
+
+    def load(self, holder: int, *, requests: int = 0, queued_tokens: int = 0, decoding: int = 0) -> None:
+        """Change the load of one holder. Costs a few list stores; called twice or thrice per request."""
+        view = self.view
+        view.in_flight[holder] += requests
+        view.queued_tokens[holder] += queued_tokens
+        view.decode_load[holder] += decoding
+        view.wait_s[holder] = view.queued_tokens[holder] / view.prefill_rate[holder]
+        view.drag_s[holder] = self.rates.drag_s(holder, view.decode_load[holder])
+
+    def _open_slot(self, holder: int, replica: Replica, rank: int) -> None:
+        view = self.view
+        while len(view.eligible) <= holder:
+            _append_empty(view)
+        order = hashlib.blake2b(f"{replica.name}/{rank}".encode(), digest_size=8).digest()
+        view.names[holder] = replica.name
+        view.order[holder] = int.from_bytes(order, "little")
+        view.queued_tokens[holder] = view.decode_load[holder] = view.in_flight[holder] = 0
+        view.freshness[holder] = Freshness.COLD
+        self.rates.forget(holder)
+        self.refresh(replica)
+
+
+def _append_empty(view: FleetView) -> None:
+    view.wait_s.append(0.0)
+    view.prefill_rate.append(1.0)
+    view.queued_tokens.append(0)
+    view.decode_load.append(0)
+    view.drag_s.append(0.0)
+    view.in_flight.append(0)
+    view.trust.append(1.0)
+    view.freshness.append(Freshness.COLD)
+    view.eligible.append(False)
+    view.order.append(0)
+    view.names.append("")
+    view.block_tokens.append(0)

@@ -1,0 +1,414 @@
+"""One exchange: place a request, send it, try again while nothing was answered, relay the answer, and end exactly once.
+
+Before the first byte a failure can be repaired: a kept connection that turns out closed is replaced, a dead engine is left
+for another, an engine that says it is full is asked to step aside. After it nothing may be sent twice (FC-43).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gateway.config import Settings
+from gateway.errors import NoReplica, Refusal
+from gateway.http1.answer import AnswerHead, Body
+from gateway.http1.chunked import FramingError
+from gateway.http1.client_side import ClientConnection
+from gateway.http1.engine_side import EngineConnection
+from gateway.http1.parse import RequestHead
+from gateway.http1.pool import Pools
+from gateway.outgoing import outgoing, own_fields
+from gateway.prompt import Prompts
+from gateway.request import Intent, Outcome, Placer, Prompt, Ticket, TrafficCounts
+from gateway.stream import Relay
+
+log = logging.getLogger(__name__)
+
+_FULL = (429, 503)  # an engine's polite 'not now'
+_LEFT_STATUS = 499  # for our counters only
+_CUT_STATUS = 599
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What every exchange of one data plane works with."""
+
+    settings: Settings
+    placer: Placer
+    prompts: Prompts
+    pools: Pools
+    counts: TrafficCounts
+    internal_error: Callable[[Exception], None]
+    exchanges: set[Exchange] = field(default_factory=set)
+    all_ended: Callable[[], None] = lambda: None
+
+
+class Exchange:
+    """One request from its last body byte to the end of its answer."""
+
+    __slots__ = (
+        "_asked_usage",
+        "_body",
+        "_client",
+        "_close_after",
+        "_connection",
+        "_ended",
+        "_first_byte",
+        "_floor",
+        "_head",
+        "_intent",
+        "_keep_engine",
+        "_prompt",
+        "_relay",
+        "_request_id",
+        "_reused",
+        "_route",
+        "_sent_bytes",
+        "_started",
+        "_status",
+        "_thinking",
+        "_ticket",
+        "_tries",
+    )
+
+    def __init__(
+        self, floor: Floor, client: ClientConnection, head: RequestHead, route: str, body: bytes, intent: Intent, request_id: str
+    ) -> None:
+        self._floor = floor
+        self._client = client
+        self._head = head
+        self._route = route
+        self._body = body
+        self._intent = intent
+        self._request_id = request_id
+        self._prompt: Prompt | None = None
+        self._thinking: asyncio.Future[Prompt] | None = None
+        self._ticket: Ticket | None = None
+        self._connection: EngineConnection | None = None
+        self._reused = False
+        self._tries = 1
+        self._relay: Relay | None = None
+        self._status = 0
+        self._started = False  # something of the answer went to the client
+        self._first_byte = False
+        self._keep_engine = False
+        self._close_after = False
+        self._asked_usage = False
+        self._sent_bytes = 0
+        self._ended = False
+
+    def start(self) -> None:
+        """Tokenize, place, send."""
+        self._floor.exchanges.add(self)
+        prompt = self._floor.prompts.now(self._intent, len(self._body))
+        if prompt is None:
+            self._thinking = self._floor.prompts.later(self._intent, self._tokens_ready)
+        else:
+            self._place(prompt)
+
+    # --- until the request is sent ---
+
+    def _tokens_ready(self, prompt: Prompt) -> None:
+        self._thinking = None
+        if self._ended:
+            return
+        try:
+            self._place(prompt)
+        except Exception as error:
+            self.failed_inside(error)
+
+    def _place(self, prompt: Prompt) -> None:
+        self._prompt = prompt
+        try:
+            self._ticket = self._floor.placer.place(self._intent, prompt, self._request_id)
+        except Refusal as refusal:
+            self._refuse(refusal, Outcome.REFUSED)
+        except NoReplica as error:
+            self._refuse(_unavailable(str(error), error.retry_after_s), Outcome.REFUSED)
+        else:
+            self._send()
+
+    def _send(self, *, fresh: bool = False) -> None:
+        assert self._ticket is not None
+        pool = self._floor.pools.of(self._ticket.replica)
+        connection = None if fresh else pool.take()
+        self._reused = connection is not None
+        if connection is None:
+            pool.open(self)
+        else:
+            self._write_request(connection)
+
+    def connected(self, connection: EngineConnection) -> bool:
+        """The new connection is there; False when the client has gone meanwhile (FC-50)."""
+        if self._ended:
+            return False
+        try:
+            self._write_request(connection)
+        except Exception as error:
+            self.failed_inside(error)
+        return True
+
+    def connect_failed(self, error: Exception) -> None:
+        """The replica can not be reached."""
+        if self._ended:
+            return
+        try:
+            self._try_elsewhere(f"connect: {type(error).__name__}")
+        except Exception as inner:
+            self.failed_inside(inner)
+
+    def _write_request(self, connection: EngineConnection) -> None:
+        assert self._ticket is not None
+        assert self._prompt is not None
+        floor, replica = self._floor, self._ticket.replica
+        pool = floor.pools.of(replica)
+        request = outgoing(floor.settings, replica, pool, self._head, self._body, self._intent, self._prompt, self._request_id)
+        self._asked_usage = request.asked_usage
+        self._connection = connection
+        if self._client.write_paused:  # a pause may have come while no engine was attached
+            connection.pause()
+        try:
+            connection.send(self, request.head, request.body)
+        except RuntimeError:  # closed in this very turn of the loop
+            self.engine_closed(clean=False)
+
+    # --- another try, before the first byte ---
+
+    def _try_elsewhere(self, reason: str) -> None:
+        """The engine failed before it answered anything: count that against it, and go on to the next."""
+        assert self._ticket is not None
+        log.warning("engine failed replica=%s request=%s reason=%s", self._ticket.replica.name, self._request_id, reason)
+        self._detach(keep=False)
+        if not self._moved(fault=True):
+            self._refuse(Refusal(502, "no engine answered", kind="engine_error", code="engine_unreachable"), Outcome.ENGINE_ERROR)
+
+    def _moved(self, *, fault: bool) -> bool:
+        assert self._ticket is not None
+        if self._tries >= self._floor.settings.limits.attempts:
+            return False
+        try:
+            self._ticket.move(fault=fault)
+        except NoReplica:
+            return False
+        self._tries += 1
+        self._floor.counts.retries += 1
+        self._detach(keep=self._keep_engine)
+        self._send()
+        return True
+
+    # --- the answer ---
+
+    def answer_head(self, head: AnswerHead, length: int, rest: bytes) -> None:
+        """The engine begins to answer; nothing has been said to the client yet."""
+        # A refusal that came whole leaves its connection usable.
+        self._keep_engine = head.keep_alive and head.body is Body.LENGTH and len(rest) == length
+        if head.status in _FULL and self._moved(fault=False):
+            return
+        self._keep_engine = head.keep_alive
+        client = self._client
+        relay = Relay(head, length, http10=self._head.http10, drop_usage=self._asked_usage)
+        first = relay.feed(rest)
+        self._relay, self._status = relay, head.status
+        self._body = b""
+        client.release_body()
+        self._close_after = not self._head.keep_alive or relay.ends_by_close
+        answer = b"".join(
+            (
+                head.status_line,
+                head.forwarded,
+                self._own_fields(),
+                relay.framing,
+                b"connection: close\r\n\r\n" if self._close_after else b"\r\n",
+                first,
+            )
+        )
+        self._started = True
+        self._note_first_byte(rest)
+        self._sent_bytes = len(answer)
+        client.write(answer)
+        if relay.finished:
+            self._finish()
+
+    def answer_bytes(self, data: bytes) -> None:
+        """The next read of the answer's body. The hot path of streams: about 2 us a chunk, the write included."""
+        relay = self._relay
+        if relay is None:
+            return
+        out = relay.feed(data)
+        if not self._first_byte:
+            self._note_first_byte(data)
+        if out:
+            self._sent_bytes += len(out)
+            self._client.write(out)
+        if relay.finished:
+            self._finish()
+
+    def answer_broken(self, error: FramingError) -> None:
+        """What the engine sends can not be followed any further."""
+        if self._started:
+            self._cut(str(error))
+        else:
+            self._refuse(Refusal(502, str(error), kind="engine_error", code="bad_answer"), Outcome.ENGINE_ERROR)
+
+    def engine_closed(self, *, clean: bool) -> None:
+        """The engine went away: the end of the answer, a stale connection, or a failure."""
+        connection, relay = self._connection, self._relay
+        if self._ended or connection is None:
+            return
+        if relay is not None:
+            out = relay.end_of_input() if clean else b""
+            if out:
+                self._sent_bytes += len(out)
+                self._client.write(out)
+            if relay.finished:
+                self._finish()
+            else:
+                self._cut("the engine closed the connection before its answer was complete")
+        elif self._reused and not connection.answered:
+            # Kept connections may be closed by their engine at any moment: no fault, once more on a new one (FC-34).
+            self._floor.counts.retries += 1
+            self._detach(keep=False)
+            self._send(fresh=True)
+        else:
+            self._try_elsewhere("closed before it answered")
+
+    def _note_first_byte(self, data: bytes) -> None:
+        if data:
+            self._first_byte = True
+            if self._ticket is not None and self._status < 300:
+                self._ticket.first_byte()
+
+    def _own_fields(self) -> bytes:
+        if not self._floor.settings.response_headers:
+            return b""
+        return own_fields(self._request_id, self._ticket, self._prompt)
+
+    # --- flow control and time ---
+
+    def pause(self) -> None:
+        """The client is slow: the engine is slowed, nothing is buffered (FC-51)."""
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        """The client takes bytes again."""
+        if self._connection is not None:
+            self._connection.resume()
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Changes whenever the engine shows life."""
+        return self._tries, self._relay.chunks if self._relay is not None else 0
+
+    def silence_limit_s(self) -> float | None:
+        """Before the first byte the engine computes the prompt; after it, bytes come steadily (FC-46)."""
+        limits = self._floor.settings.limits
+        return limits.silence_s if self._first_byte else limits.first_byte_s
+
+    # --- the ends ---
+
+    def engine_silent(self) -> None:
+        """The engine let its limit pass."""
+        if self._started:
+            self._cut("the engine sent nothing for too long")
+        else:
+            self._refuse(
+                Refusal(504, "the engine did not answer in time", kind="engine_error", code="engine_timeout"),
+                Outcome.ENGINE_ERROR,
+            )
+
+    def client_left(self) -> None:
+        """The client is gone: the engine stops at once (FC-49)."""
+        self._end(Outcome.CLIENT_LEFT, _LEFT_STATUS)
+
+    def stop(self) -> None:
+        """The gateway ends and has waited long enough (FC-57)."""
+        if self._started:
+            self._cut("the gateway is shutting down")
+        else:
+            self._refuse(_unavailable("the gateway is shutting down", 1.0), Outcome.REFUSED)
+
+    def failed_inside(self, error: Exception) -> None:
+        """Our own code raised."""
+        self._floor.internal_error(error)
+        if not self._ended and not self._started:
+            self._refuse(Refusal(500, "internal error", kind="internal_error", close=True), Outcome.REFUSED)
+            return
+        self._end(Outcome.CUT, _CUT_STATUS)
+        self._client.abort()
+
+    def _finish(self) -> None:
+        relay = self._relay
+        assert relay is not None
+        if not relay.complete:
+            self._cut("the engine ended its stream without the terminator")
+            return
+        outcome = Outcome.OK
+        if relay.failed:
+            outcome = Outcome.CUT
+        elif self._status >= 400:
+            outcome = Outcome.CLIENT_ERROR if self._status < 500 else Outcome.ENGINE_ERROR
+        if self._end(outcome, self._status, keep_engine=self._keep_engine and not relay.extra):
+            self._client.finished(keep=not self._close_after)
+
+    def _cut(self, reason: str) -> None:
+        """Break the answer off so that it can not be taken for a whole one (FC-45)."""
+        relay = self._relay
+        if relay is None or not self._end(Outcome.CUT, _CUT_STATUS):
+            return
+        usage = relay.usage
+        log.warning(
+            "answer cut request=%s bytes=%d chunks=%d tokens=%s reason=%s",
+            self._request_id,
+            self._sent_bytes,
+            relay.chunks,
+            usage.completion_tokens if usage is not None else None,
+            reason,
+        )
+        tail = relay.error_tail(Refusal(502, reason, kind="engine_error", code="stream_cut"))
+        if tail:
+            self._client.write(tail)
+        elif relay.ends_by_close:  # the end of the connection would be the end of the answer: only a reset tells
+            self._client.abort()
+        self._client.close()
+
+    def _refuse(self, refusal: Refusal, outcome: Outcome) -> None:
+        if self._end(outcome, None):
+            self._client.refuse(refusal, self._own_fields())
+
+    def _end(self, outcome: Outcome, status: int | None, *, keep_engine: bool = False) -> bool:
+        """The one place where an exchange ends; True the first time. status: None where the refusal is counted elsewhere."""
+        if self._ended:
+            return False
+        self._ended = True
+        floor = self._floor
+        floor.exchanges.discard(self)
+        self._client.exchange = None
+        self._client.release_body()
+        self._body = b""
+        if self._thinking is not None:
+            self._thinking.cancel()
+        self._detach(keep=keep_engine)
+        relay, counts = self._relay, floor.counts
+        counts.bytes_down += self._sent_bytes
+        if status is not None:
+            key = self._route, status // 100
+            counts.requests[key] = counts.requests.get(key, 0) + 1
+        if relay is not None and self._intent.stream:
+            counts.chunks += relay.chunks
+        if self._ticket is not None:
+            self._ticket.close(outcome, relay.usage if relay is not None else None)
+        if not floor.exchanges:
+            floor.all_ended()
+        return True
+
+    def _detach(self, *, keep: bool) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.release(keep=keep)
+
+
+def _unavailable(message: str, retry_after_s: float) -> Refusal:
+    return Refusal(503, message, kind="unavailable", code="no_replica", retry_after_s=retry_after_s)

@@ -1,0 +1,179 @@
+"""Is a replica there, what does it serve, what does it speak: asked over HTTP, one task per replica.
+
+Going down takes several failures in a row, coming back several successes; a fault seen by traffic only wakes the next check
+early. Open streams are never cut by a change here, and load is never touched (FC-25).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from gateway.config import Health, ReplicaSettings
+from gateway.dialects import dialect_named
+from gateway.fleet import Fleet, Replica
+
+log = logging.getLogger(__name__)
+
+# A refused connection is no matter of patience: the next look comes this soon, so that a killed process is out in time.
+_REFUSED_RETRY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a replica told about itself. event_sources: rank -> (events endpoint, replay endpoint or None)."""
+
+    models: tuple[str, ...] = ()
+    dialect: str = "openai"
+    event_sources: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Watch:
+    settings: ReplicaSettings
+    task: asyncio.Task[None] | None = None
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    failures: int = 0
+    successes: int = 0
+    known: bool = False  # its facts were learned in this life
+
+
+class HealthMonitor:
+    """Checks every replica. `on_up` gets the facts each time a replica comes (back); `on_down` when it is given up."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        settings: Health,
+        session: aiohttp.ClientSession,
+        *,
+        on_up: Callable[[Replica, ReplicaSettings, Facts], Awaitable[None]],
+        on_down: Callable[[Replica], None],
+    ) -> None:
+        self._fleet = fleet
+        self._settings = settings
+        self._session = session
+        self._on_up = on_up
+        self._on_down = on_down
+        self._watches: dict[str, _Watch] = {}
+
+    def watch(self, replica: Replica, settings: ReplicaSettings) -> None:
+        """Start checking; until the first answer the replica is not eligible."""
+        replica.healthy = False
+        self._fleet.refresh(replica)
+        watch = self._watches[replica.name] = _Watch(settings)
+        watch.task = asyncio.create_task(self._run(replica, watch), name=f"health {replica.name}")
+
+    def fault(self, replica: Replica) -> None:
+        """Traffic met a refused or dead connection: look now."""
+        if watch := self._watches.get(replica.name):
+            watch.wake.set()
+
+    async def unwatch(self, replica: Replica) -> None:
+        """Stop checking one replica."""
+        if (watch := self._watches.pop(replica.name, None)) and watch.task:
+            watch.task.cancel()
+            await asyncio.gather(watch.task, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Stop all checks."""
+        tasks = [watch.task for watch in self._watches.values() if watch.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._watches.clear()
+
+    async def _run(self, replica: Replica, watch: _Watch) -> None:
+        while True:
+            pause_s = self._settings.interval_s
+            try:
+                await self._check(replica, watch)
+                await self._passed(replica, watch)
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+                self._failed(replica, watch, error)
+                if isinstance(error, aiohttp.ClientConnectorError) and replica.healthy:
+                    pause_s = min(pause_s, _REFUSED_RETRY_S)
+            watch.wake.clear()
+            try:
+                await asyncio.wait_for(watch.wake.wait(), pause_s)
+            except TimeoutError:
+                pass
+
+    async def _check(self, replica: Replica, watch: _Watch) -> None:
+        status, _ = await self._get(replica, "/health")
+        if status >= 500:
+            raise ValueError(f"/health answered {status}")
+
+    async def _passed(self, replica: Replica, watch: _Watch) -> None:
+        watch.failures = 0
+        watch.successes += 1
+        if replica.healthy or watch.successes < self._settings.successes:
+            return
+        facts = await self._facts(replica, watch.settings)
+        replica.dialect = dialect_named(facts.dialect)
+        self._fleet.learn_models(replica, facts.models)
+        await self._on_up(replica, watch.settings, facts)
+        replica.healthy = True
+        self._fleet.refresh(replica)
+        log.info("replica up replica=%s models=%s dialect=%s", replica.name, ",".join(facts.models) or "?", facts.dialect)
+
+    def _failed(self, replica: Replica, watch: _Watch, error: Exception) -> None:
+        watch.successes = 0
+        watch.failures += 1
+        if not replica.healthy or watch.failures < self._settings.failures:
+            return
+        replica.healthy = False
+        self._fleet.refresh(replica)
+        self._on_down(replica)
+        log.warning("replica down replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error))
+
+    async def _facts(self, replica: Replica, settings: ReplicaSettings) -> Facts:
+        status, models = await self._get(replica, "/v1/models")
+        names = _model_names(models) if status == 200 else ()
+        dialect = settings.dialect or await self._dialect(replica)
+        sources: dict[int, tuple[str, str | None]] = {}
+        if settings.events is None:
+            status, answer = await self._get(replica, "/kv_event_sources")
+            sources = _event_sources(answer) if status == 200 else {}
+        return Facts(names, dialect, sources)
+
+    async def _dialect(self, replica: Replica) -> str:
+        status, info = await self._get(replica, "/server_info")
+        return "trunkline" if status == 200 and isinstance(info, dict) and info.get("dialect") == "trunkline" else "openai"
+
+    async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
+        """(status, parsed JSON or None). Redirects are not followed: a replica is where it was said to be (FC-58)."""
+        address = replica.address
+        url = f"{'https' if address.tls else 'http'}://{address.netloc}{address.base_path}{path}"
+        headers = {"authorization": f"Bearer {replica.api_key}"} if replica.api_key else {}
+        timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
+        async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
+            try:
+                return response.status, await response.json(content_type=None)
+            except ValueError:
+                return response.status, None
+
+
+def _model_names(answer: object) -> tuple[str, ...]:
+    data = answer.get("data") if isinstance(answer, dict) else None
+    cards = data if isinstance(data, list) else []
+    return tuple(card["id"] for card in cards if isinstance(card, dict) and isinstance(card.get("id"), str))
+
+
+def _event_sources(answer: object) -> dict[int, tuple[str, str | None]]:
+    """The object of /kv_event_sources: rank (a string) -> config with endpoint and replay_endpoint."""
+    sources: dict[int, tuple[str, str | None]] = {}
+    for rank, source in answer.items() if isinstance(answer, dict) else ():
+        if rank.isdigit() and isinstance(source, dict) and isinstance(source.get("endpoint"), str):
+            replay = source.get("replay_endpoint")
+            sources[int(rank)] = (source["endpoint"], replay if isinstance(replay, str) else None)
+    return sources
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]

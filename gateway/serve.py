@@ -1,0 +1,219 @@
+"""Start and stop order of one gateway process.
+
+Start: listen on both planes first (a probe gets an answer at once, requests go by load), then health checks, event streams
+and the tokenizer come in as they are ready. Stop on SIGTERM or SIGINT: readiness off, no new requests, open streams finish up
+to the drain limit, then everything is closed; a second signal ends at once (FC-57).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+import uvloop
+from aiohttp import web
+
+from events.endpoints import rank_endpoint
+from events.errors import EndpointError
+from gateway.auth import Keys
+from gateway.choose.policies import policy_named
+from gateway.choose.rates import Rates
+from gateway.config import ReplicaSettings, Settings
+from gateway.control.admin import Admin
+from gateway.control.app import ControlPlane
+from gateway.errors import ConfigError
+from gateway.fleet import Address, Fleet, Replica
+from gateway.health import HealthMonitor
+from gateway.place import FleetPlacer
+from gateway.plane import DataPlane
+from gateway.request import TrafficCounts
+from gateway.tokenize.folder import model_folder
+from gateway.tokenize.prompt import Tokenizer
+from gateway.views import Views
+from radix.index import Index
+
+log = logging.getLogger(__name__)
+
+_TIDY_INTERVAL_S = 0.5
+
+
+class Gateway:
+    """All parts of one gateway process, wired. `start`, wait, `stop`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.index = Index()
+        self.rates = Rates()
+        self.fleet = Fleet(self.index, self.rates)
+        self.traffic = TrafficCounts()
+        self.views = Views(self.fleet, self.index)
+        self.placer = FleetPlacer(
+            self.fleet,
+            self.index,
+            policy_named(settings.policy),
+            guess_ttl_s=settings.guess_ttl_s,
+            receipts=settings.receipts,
+            on_fault=self._fault,
+            on_answered=self.views.answered,
+        )
+        self.tokenizer: Tokenizer | None = None
+        keys = Keys.load(Path(settings.api_keys_file)) if settings.api_keys_file else None
+        self.plane = DataPlane(
+            settings, self.placer, lambda: self.tokenizer, keys, self.traffic, models=lambda: list(self.fleet.models())
+        )
+        admin = Admin(
+            os.environ.get("TRUNKLINE_ADMIN_TOKEN"), settings.admin_networks, add=self.add_replica, remove=self.remove_replica
+        )
+        self.control = ControlPlane(self.placer, self.traffic, self.views, admin, self._tokenizer_state)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._session: aiohttp.ClientSession | None = None
+        self._health: HealthMonitor | None = None
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> tuple[int, int]:
+        """Listen and begin; returns the bound (data port, control port). Raises ConfigError for bad replicas."""
+        listen = self.settings.listen
+        self._session = aiohttp.ClientSession()
+        self._health = HealthMonitor(
+            self.fleet, self.settings.health, self._session, on_up=self.views.follow, on_down=self.views.suspect
+        )
+        for replica in self.settings.replicas:
+            await self.add_replica(replica, Address.parse(replica.url))
+        port = await self.plane.start(listen.host, listen.port)
+        self._runner = web.AppRunner(self.control.app(), access_log=None)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, listen.control_host, listen.control_port)
+        await site.start()
+        control_port = int(self._runner.addresses[0][1])
+        self._tasks.append(asyncio.create_task(self._tidy(), name="tidy"))
+        if self.settings.tokenizer:
+            self._tasks.append(asyncio.create_task(self._load_tokenizer(self.settings.tokenizer), name="tokenizer"))
+        return port, control_port
+
+    async def stop(self) -> None:
+        """Drain, then close everything in the reverse order of `start`."""
+        self.control.draining = True
+        await self.plane.drain(self.settings.limits.drain_s)
+        self.plane.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._health:
+            await self._health.stop()
+        await self.views.stop()
+        if self._runner:
+            await self._runner.cleanup()
+        if self._session:
+            await self._session.close()
+
+    async def add_replica(self, settings: ReplicaSettings, address: Address) -> str:
+        """Add one replica and start watching it; returns its name."""
+        name = settings.name or address.netloc
+        try:
+            for endpoint in filter(None, (settings.events, settings.replay)):
+                rank_endpoint(endpoint.replace("*", address.host), settings.ranks - 1)
+        except EndpointError as error:
+            raise ConfigError(f"replica {name}: {error}") from error
+        dialect = settings.dialect or "openai"
+        replica = self.fleet.add(name, address, dialect=dialect, api_key=settings.api_key, ranks=settings.ranks)
+        assert self._health is not None
+        self._health.watch(replica, settings)
+        return name
+
+    async def remove_replica(self, name: str) -> bool:
+        """Take one replica out; False when there is none of that name."""
+        replica = self.fleet.replicas.get(name)
+        if replica is None:
+            return False
+        replica.draining = True
+        assert self._health is not None
+        await self._health.unwatch(replica)
+        await self.views.unfollow(replica)
+        self.fleet.remove(name)
+        return True
+
+    def _tokenizer_state(self) -> str:
+        if self.tokenizer is not None:
+            return "ready"
+        return "loading" if self.settings.tokenizer else "none"
+
+    def _fault(self, replica: Replica) -> None:
+        if self._health is not None:
+            self._health.fault(replica)
+
+    async def _load_tokenizer(self, name: str) -> None:
+        """Load in a thread; a folder that can not be loaded is tried again with growing pauses, never per request (FC-53)."""
+        pause_s = 1.0
+        while True:
+            try:
+                self.tokenizer = await asyncio.to_thread(Tokenizer.load, model_folder(name))
+            except Exception as error:
+                log.error("tokenizer failed to load name=%s retry_s=%.0f error=%s", name, pause_s, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, 60.0)
+            else:
+                log.info("tokenizer ready name=%s vocabulary=%d", name, self.tokenizer.vocab_size)
+                return
+
+    async def _tidy(self) -> None:
+        """Let expired guesses go, do what is due, and let little-known replicas follow the fleet's average rates."""
+        while True:
+            await asyncio.sleep(_TIDY_INTERVAL_S)
+            now = self.placer.clock()
+            self.placer.due.run(now)
+            self.index.expire(now)
+            for replica in self.fleet.replicas.values():
+                self.fleet.refresh(replica)
+
+
+def serve(settings: Settings, announce: Callable[[int, int], None]) -> int:
+    """Run one gateway until a signal; `announce(data_port, control_port)` once it listens. Returns the exit status."""
+    logging.basicConfig(
+        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings, announce))
+
+
+async def _serve(settings: Settings, announce: Callable[[int, int], None]) -> int:
+    loop = asyncio.get_running_loop()
+    stopping, at_once = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (at_once if stopping.is_set() else stopping).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    gateway = Gateway(settings)
+    try:
+        announce(*await gateway.start())
+    except BaseException:
+        await gateway.stop()
+        raise
+    # What lives from here on is short; full collections would walk caches and receipts for nothing.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+    await stopping.wait()
+    log.info("draining limit_s=%.0f", settings.limits.drain_s)
+    stop = asyncio.ensure_future(gateway.stop())
+    hurry = asyncio.ensure_future(at_once.wait())
+    await asyncio.wait({stop, hurry}, return_when=asyncio.FIRST_COMPLETED)
+    hurry.cancel()
+    if not stop.done():
+        log.warning("second signal, ending at once")
+        stop.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await stop
+        gateway.plane.close()
+        return 1
+    stop.result()
+    return 0

@@ -1,0 +1,29 @@
+"""Why a prompt has no token ids: the closed set behind `NoTokens.reason`, which becomes a metric label."""
+
+from __future__ import annotations
+
+TEMPLATE = "template"  # the chat template refuses the body; an engine answers it with 400
+SHAPE = "shape"  # the body does not hold one prompt in a form that can be tokenized; the engine may judge it
+IMAGES = "images"  # content other than text
+BATCH = "batch"  # several prompts that share no start
+CLIENT_TEMPLATE = "client_template"  # the body brings its own template, which is never run here
+TRUNCATION = "truncation"  # the engine is asked to cut the prompt
+EMBEDS = "embeds"  # prompt embeddings instead of tokens
+NO_TEMPLATE = "no_template"  # a chat body, and the model's folder has no chat template
+NO_TOKENIZER = "no_tokenizer"  # none is configured, or it could not be loaded
+LOADING = "loading"  # the tokenizer is still being loaded and proven
+
+ALL = frozenset(
+    {
+        TEMPLATE,
+        SHAPE,
+        IMAGES,
+        BATCH,
+        CLIENT_TEMPLATE,
+        TRUNCATION,
+        EMBEDS,
+        NO_TEMPLATE,
+        NO_TOKENIZER,
+        LOADING,
+    }
+)

@@ -1,0 +1,116 @@
+"""Which event stream feeds which holder: one supervised stream per rank of every replica that announces its blocks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import zmq.asyncio
+
+from events.endpoints import rank_endpoint
+from events.errors import EndpointError
+from events.supervise import EventStream
+from gateway.config import ReplicaSettings
+from gateway.fleet import Fleet, Replica
+from gateway.health import Facts
+from radix.index import Index
+
+log = logging.getLogger(__name__)
+
+
+class Views:
+    """Starts, suspects and stops the streams, and copies their freshness to where policies read it."""
+
+    def __init__(self, fleet: Fleet, index: Index) -> None:
+        self._fleet = fleet
+        self._index = index
+        self._streams: dict[int, EventStream] = {}
+        self._context: zmq.asyncio.Context | None = None  # one I/O thread for all streams, started with the first
+
+    def streams(self) -> Iterator[tuple[str, int, EventStream]]:
+        """(replica, rank, stream) of all that are followed."""
+        for holder, stream in self._streams.items():
+            if (owner := self._fleet.by_holder.get(holder)) is not None:
+                yield owner[0].name, owner[1], stream
+
+    def stream(self, holder: int) -> EventStream | None:
+        """The stream that feeds a holder; None where nothing is announced."""
+        return self._streams.get(holder)
+
+    async def follow(self, replica: Replica, settings: ReplicaSettings, facts: Facts) -> None:
+        """Listen to each rank of a replica that came up; one already followed goes on as it is."""
+        for rank, holder in enumerate(replica.holders):
+            if holder in self._streams:
+                continue
+            try:
+                source = _source(replica, settings, facts, rank)
+            except EndpointError as error:
+                log.warning("not following replica=%s rank=%d error=%s", replica.name, rank, error)
+                continue
+            if source is None:
+                continue
+            events, replay = source
+            if self._context is None:
+                self._context = zmq.asyncio.Context()
+            stream = EventStream(
+                self._index, holder, events, replay, topic=settings.topic, on_change=self._changed, context=self._context
+            )
+            self._streams[holder] = stream
+            stream.start()
+            log.info("following replica=%s rank=%d events=%s replay=%s", replica.name, rank, events, replay)
+
+    def suspect(self, replica: Replica) -> None:
+        """The process behind it is gone: what it held is gone too."""
+        for holder in replica.holders:
+            if (stream := self._streams.get(holder)) is not None:
+                stream.suspect()
+            else:
+                self._index.clear(holder)
+
+    def answered(self, holder: int, uncached_tokens: int) -> None:
+        """A request was answered whose prompt should have stored new blocks: silence now means something (FC-05)."""
+        if (stream := self._streams.get(holder)) is not None and uncached_tokens:
+            stream.note_answered(uncached_tokens)
+
+    async def unfollow(self, replica: Replica) -> None:
+        """Stop listening to one replica."""
+        for holder in replica.holders:
+            if (stream := self._streams.pop(holder, None)) is not None:
+                await stream.stop()
+
+    async def stop(self) -> None:
+        """Stop all streams."""
+        streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            await stream.stop()
+        if self._context is not None:
+            self._context.destroy(linger=0)
+            self._context = None
+
+    def _changed(self, holder: int) -> None:
+        stream = self._streams.get(holder)
+        owner = self._fleet.by_holder.get(holder)
+        if stream is not None and owner is not None:
+            self._fleet.view.freshness[holder] = stream.freshness
+            self._fleet.refresh(owner[0])
+
+
+def _source(replica: Replica, settings: ReplicaSettings, facts: Facts, rank: int) -> tuple[str, str | None] | None:
+    """(events, replay) of one rank: as configured, with port + rank; else as the replica told. None where there are no events.
+
+    A wildcard, as an engine's own flag has it, means the host we reach the replica at. Raises EndpointError.
+    """
+    if settings.events is not None:
+        events, replay = rank_endpoint(settings.events, rank), settings.replay and rank_endpoint(settings.replay, rank)
+    elif rank in facts.event_sources:
+        events, replay = facts.event_sources[rank]
+    else:
+        return None
+    host = replica.address.host
+    return _reachable(events, host), _reachable(replay, host) if replay else None
+
+
+def _reachable(endpoint: str, host: str) -> str:
+    for wildcard in ("*", "0.0.0.0", "[::]"):
+        endpoint = endpoint.replace(f"tcp://{wildcard}:", f"tcp://{host}:", 1)
+    return endpoint

@@ -1,0 +1,1 @@
+"""Triton attention kernels, each with a torch twin in `reference`. Importing this package imports nothing."""

@@ -1,0 +1,106 @@
+"""What one holder has on one tier in one cache group, under the engine's own block names.
+
+Engines name blocks by hash and announce copies of one block separately; the tree knows places and no names. A ledger is the
+join: hash -> place, with the number of copies where there is more than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from radix.plain import Block, PlainTree, Root
+
+
+@dataclass(slots=True)
+class Placed:
+    """What a store did. new: blocks that were not there before. rejected: blocks whose hash already names another place."""
+
+    new: int
+    rejected: int
+
+
+class Ledger:
+    """Hash -> block of one (holder, tier, group). bit: the member it stands for in the tree."""
+
+    __slots__ = ("_copies", "_counting", "_shared", "bit", "blocks")
+
+    def __init__(self, bit: int, *, counting: bool) -> None:
+        self.bit = bit
+        self.blocks: dict[int, Block] = {}
+        self._counting = counting
+        self._copies: dict[int, int] = {}  # beyond the first, by hash; vLLM announces every copy (FC-09)
+        self._shared: dict[Block, int] = {}  # further hashes on the same tokens, e.g. one adapter id reused with new weights
+
+    def copies(self, block_hash: int) -> int:
+        """How often a present block was stored and not removed."""
+        return 1 + self._copies.get(block_hash, 0)
+
+    def store(self, tree: PlainTree, root: Root, parent: Block | None, hashes: Sequence[int], data: bytes) -> Placed:
+        """Hold `data` below `parent`, one hash a block."""
+        places, held = tree.extend(root, parent, data, self.bit)
+        if not held and self.blocks.keys().isdisjoint(hashes):
+            self.blocks.update(zip(hashes, places, strict=True))
+            return Placed(len(places), 0)
+        return self._store_again(tree, hashes, places, set(held))
+
+    def remove(self, tree: PlainTree, hashes: Iterable[int]) -> tuple[int, list[int]]:
+        """One copy less of each: (blocks that are gone now, hashes that were not here)."""
+        removed = 0
+        gone: list[Block] = []
+        unknown: list[int] = []
+        for block_hash in hashes:
+            block = self.blocks.get(block_hash)
+            if block is None:
+                unknown.append(block_hash)
+            elif block_hash in self._copies:
+                self._take_copy(block_hash)
+            else:
+                del self.blocks[block_hash]
+                removed += 1
+                if block in self._shared:
+                    self._take_share(block)
+                else:
+                    gone.append(block)
+        tree.release(gone, self.bit)
+        return removed, unknown
+
+    def clear(self, tree: PlainTree) -> int:
+        """Forget everything; returns how many blocks that were."""
+        count = len(self.blocks)
+        tree.release_nodes({block.node for block in self.blocks.values()}, self.bit)
+        self.blocks = {}
+        self._copies = {}
+        self._shared = {}
+        return count
+
+    def _store_again(self, tree: PlainTree, hashes: Sequence[int], places: list[Block], held: set[Block]) -> Placed:
+        new = 0
+        for i, (block_hash, place) in enumerate(zip(hashes, places, strict=True)):
+            known = self.blocks.get(block_hash)
+            if known is None:
+                self.blocks[block_hash] = place
+                new += 1
+                if place in held:
+                    self._shared[place] = self._shared.get(place, 0) + 1
+            elif known is not place:
+                # A hash names one place only; what follows it is reachable by that name alone, so it is not placed either.
+                tree.release([block for block in places[i:] if block not in held], self.bit)
+                return Placed(new, len(places) - i)
+            elif self._counting:
+                self._copies[block_hash] = self._copies.get(block_hash, 0) + 1
+        return Placed(new, 0)
+
+    def _take_copy(self, block_hash: int) -> None:
+        left = self._copies[block_hash] - 1
+        if left:
+            self._copies[block_hash] = left
+        else:
+            del self._copies[block_hash]
+
+    def _take_share(self, block: Block) -> None:
+        left = self._shared[block] - 1
+        if left:
+            self._shared[block] = left
+        else:
+            del self._shared[block]

@@ -1,0 +1,332 @@
+"""The token tree in plain Python: who holds which run of blocks, under one root per namespace, block size and cache group.
+
+An edge (`Node`) is a run of blocks that has the same members all along, cut on block boundaries only. `Block` objects name a
+place for good: splits and merges re-point the smaller half, so a handle never has to be resolved through stale nodes, and no
+stub has to outlive its content. A node without members but with children is a hole: matching stops there, what lies below is
+kept. Members are one integer per node, bit 4 * holder + tier, so a match intersects all holders at once.
+
+This tree is the reference for faster ones, and serves while they load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from radix.match import TIERS
+from radix.namespace import Namespace
+
+TOKEN_BYTES = 4  # int32, little-endian
+
+
+class Block:
+    """One block's place: the node it lies in now and its distance from the root, in blocks."""
+
+    __slots__ = ("depth", "node")
+
+    def __init__(self, node: Node, depth: int) -> None:
+        self.node = node
+        self.depth = depth
+
+    def index(self) -> int:
+        """Position inside its node, in blocks."""
+        return self.depth - self.node.blocks[0].depth
+
+
+class Node:
+    """One run of blocks and everyone who holds all of it; `blocks` is empty for a root and for a node that is gone."""
+
+    __slots__ = ("blocks", "children", "members", "parent", "root", "tokens")
+
+    def __init__(self, root: Root | None, parent: Node | None, members: int) -> None:
+        self.root = root if root is not None else self._as_root()
+        self.parent = parent
+        self.members = members
+        self.tokens = bytearray()
+        self.blocks: list[Block] = []
+        self.children: dict[bytes, Node] = {}  # by the bytes of the child's first block
+
+    def _as_root(self) -> Root:
+        assert isinstance(self, Root)
+        return self
+
+    def grow(self, data: bytes, start: int) -> None:
+        """Append blocks; `start` is the depth of the first one."""
+        self.tokens += data
+        self.blocks += [Block(self, start + i) for i in range(len(data) // self.root.width)]
+
+    def key(self) -> bytes:
+        """What the parent calls this node: its first block."""
+        return bytes(self.tokens[: self.root.width])
+
+
+class Root(Node):
+    """Where the prompts of one namespace begin, for one block size and cache group. width: bytes per block."""
+
+    __slots__ = ("block_tokens", "group", "namespace", "width")
+
+    def __init__(self, namespace: Namespace, block_tokens: int, group: int) -> None:
+        super().__init__(None, None, 0)
+        self.namespace = namespace
+        self.block_tokens = block_tokens
+        self.group = group
+        self.width = block_tokens * TOKEN_BYTES
+
+
+class PlainTree:
+    """All roots, and the three things that happen to them: `extend`, `release`, `walk`."""
+
+    def __init__(self) -> None:
+        self._roots: dict[bytes, dict[tuple[int, int], Root]] = {}
+        self.nodes = 0
+        self.blocks = 0  # places in the tree, holes included
+        self.token_bytes = 0
+
+    def root(self, namespace: Namespace, block_tokens: int, group: int) -> Root:
+        """The root of a namespace, made when missing."""
+        roots = self._roots.setdefault(namespace.key(), {})
+        found = roots.get((block_tokens, group))
+        if found is None:
+            found = roots[block_tokens, group] = Root(namespace, block_tokens, group)
+        return found
+
+    def roots(self, namespace: Namespace) -> Iterable[Root]:
+        """All roots of one namespace: the block sizes and groups that are present."""
+        return self._roots.get(namespace.key(), {}).values()
+
+    def all_roots(self) -> Iterator[Root]:
+        """Every root, in no particular order."""
+        for roots in self._roots.values():
+            yield from roots.values()
+
+    def extend(self, root: Root, parent: Block | None, data: bytes, bit: int) -> tuple[list[Block], list[Block]]:
+        """Add a member to the blocks of `data` below `parent` (None = at the root).
+
+        Returns these blocks in order, and those among them that had the member before.
+        """
+        width = root.width
+        node, at = (root, 0) if parent is None else (parent.node, parent.index() + 1)
+        placed: list[Block] = []
+        held: list[Block] = []
+        touched: list[Node] = []
+        offset = 0
+        while offset < len(data):
+            if at == len(node.blocks):
+                child = node.children.get(data[offset : offset + width])
+                if child is None:
+                    node = self._append(node, data[offset:], bit, placed)
+                    touched.append(node)
+                    break
+                node, at = child, 0
+            same = common_blocks(node.tokens, at * width, data, offset, width)
+            if not same:
+                node, _ = self._split(node, at)  # the prompts part inside this edge
+                touched.append(node)
+                continue
+            if node.members & bit:
+                held += node.blocks[at : at + same]
+            else:
+                node, at = self._isolate(node, at, at + same), 0
+                node.members |= bit
+            placed += node.blocks[at : at + same]
+            touched.append(node)
+            at += same
+            offset += same * width
+        self._rejoin(touched)
+        return placed, held
+
+    def release(self, blocks: list[Block], bit: int) -> None:
+        """Take a member away from blocks that have it, in any order; empty ends are trimmed, equal neighbours joined."""
+        blocks.sort(key=lambda block: (id(block.node), -block.depth))  # tails first: no hole is made only to be removed
+        i = 0
+        while i < len(blocks):
+            node, high = blocks[i].node, blocks[i].index() + 1
+            run = 1
+            while i + run < len(blocks) and blocks[i + run].node is node and blocks[i + run].depth == blocks[i].depth - run:
+                run += 1
+            self._release_run(node, high - run, high, bit)
+            i += run
+
+    def release_nodes(self, nodes: Iterable[Node], bit: int) -> None:
+        """Take a member away from whole nodes."""
+        for node in sorted(nodes, key=lambda node: node.blocks[0].depth, reverse=True):
+            if node.blocks:  # not joined to another one meanwhile
+                self._release_run(node, 0, len(node.blocks), bit)
+
+    def walk(self, root: Root, query: bytes, alive: int, spread: Spread) -> list[tuple[int, int]]:
+        """Follow a prompt: (bits of `alive` that end here, bytes matched so far), from short to long.
+
+        Costs one comparison of memory per edge. Bits that end at 0 are left out.
+        """
+        rows: list[tuple[int, int]] = []
+        node: Node = root
+        width = root.width
+        offset = 0
+        while True:
+            child = node.children.get(query[offset : offset + width])
+            if child is None:
+                break
+            holding = alive & spread(child.members)
+            if holding != alive and offset:
+                rows.append((alive & ~holding, offset))
+            alive = holding
+            if not alive:
+                return rows
+            if not query.startswith(child.tokens, offset):
+                offset += common_blocks(child.tokens, 0, query, offset, width) * width
+                break
+            offset += len(child.tokens)
+            node = child
+        if offset:
+            rows.append((alive, offset))
+        return rows
+
+    def _append(self, node: Node, data: bytes, bit: int, placed: list[Block]) -> Node:
+        """New blocks behind `node`: in place where it is a leaf of this member alone, else as a new child."""
+        start = node.blocks[-1].depth + 1 if node.blocks else 0
+        leaf = node
+        if not node.blocks or node.children or node.members != bit:
+            leaf = Node(node.root, node, bit)
+            node.children[data[: node.root.width]] = leaf
+            self.nodes += 1
+        before = len(leaf.blocks)
+        leaf.grow(data, start)
+        self.blocks += len(leaf.blocks) - before
+        self.token_bytes += len(data)
+        placed += leaf.blocks[before:]
+        return leaf
+
+    def _release_run(self, node: Node, low: int, high: int, bit: int) -> None:
+        if low and high == len(node.blocks) and node.members == bit and not node.children:
+            self._forget(node, low)  # the usual eviction: the tail of a leaf nobody else holds
+            return
+        node = self._isolate(node, low, high)
+        node.members &= ~bit
+        self._settle(node)
+
+    def _settle(self, node: Node) -> None:
+        """Restore the tree's shape around a node that lost members."""
+        while not node.members and not node.children and node.parent is not None:
+            parent = node.parent
+            del parent.children[node.key()]
+            self._forget(node, 0)
+            self.nodes -= 1
+            node = parent
+        if node.parent is None:
+            if not node.children:
+                self._drop_root(node.root)
+            return
+        self._rejoin([node])
+
+    def _drop_root(self, root: Root) -> None:
+        key = root.namespace.key()
+        roots = self._roots[key]
+        del roots[root.block_tokens, root.group]
+        if not roots:
+            del self._roots[key]
+
+    def _forget(self, node: Node, keep: int) -> None:
+        self.blocks -= len(node.blocks) - keep
+        self.token_bytes -= len(node.tokens) - keep * node.root.width
+        del node.blocks[keep:]
+        del node.tokens[keep * node.root.width :]
+
+    def _isolate(self, node: Node, low: int, high: int) -> Node:
+        """The node that consists of exactly the blocks low..high-1 of `node`."""
+        if high < len(node.blocks):
+            node, _ = self._split(node, high)
+        if low:
+            _, node = self._split(node, low)
+        return node
+
+    def _split(self, node: Node, cut: int) -> tuple[Node, Node]:
+        """Cut before block `cut`; the smaller half becomes the new node, so that few blocks are re-pointed."""
+        width = node.root.width
+        parent = node.parent
+        assert parent is not None
+        self.nodes += 1
+        if cut * 2 <= len(node.blocks):
+            upper, lower = Node(node.root, parent, node.members), node
+            upper.tokens, upper.blocks = node.tokens[: cut * width], node.blocks[:cut]
+            del node.tokens[: cut * width], node.blocks[:cut]
+            moved = upper
+            parent.children[upper.key()] = upper
+        else:
+            upper, lower = node, Node(node.root, node, node.members)
+            lower.tokens, lower.blocks = node.tokens[cut * width :], node.blocks[cut:]
+            del node.tokens[cut * width :], node.blocks[cut:]
+            moved = lower
+            _adopt(lower, node.children)
+        for block in moved.blocks:
+            block.node = moved
+        lower.parent = upper
+        upper.children = {lower.key(): lower}
+        return upper, lower
+
+    def _rejoin(self, nodes: list[Node]) -> None:
+        """Join each node, and the last one's only child, to its parent where nothing sets them apart any more."""
+        for node in nodes:
+            self._join(node)
+        last = nodes[-1]
+        while not last.blocks and last.parent is not None:
+            last = last.parent  # where it was joined to
+        if len(last.children) == 1:
+            self._join(next(iter(last.children.values())))
+
+    def _join(self, node: Node) -> None:
+        parent = node.parent
+        if parent is None or not parent.blocks or not node.blocks:
+            return
+        if len(parent.children) != 1 or parent.members != node.members:
+            return
+        self.nodes -= 1
+        if len(parent.blocks) <= len(node.blocks):
+            keep, gone = node, parent
+            node.tokens[0:0] = parent.tokens
+            node.blocks[0:0] = parent.blocks
+            node.parent = parent.parent
+            assert node.parent is not None
+            node.parent.children[node.key()] = node
+        else:
+            keep, gone = parent, node
+            parent.tokens += node.tokens
+            parent.blocks += node.blocks
+            _adopt(parent, node.children)
+        for block in gone.blocks:
+            block.node = keep
+        gone.blocks = []
+        gone.parent = keep  # only for `_rejoin`, which may still hold it
+
+
+def _adopt(node: Node, children: dict[bytes, Node]) -> None:
+    node.children = children
+    for child in children.values():
+        child.parent = node
+
+
+def common_blocks(edge: bytearray, start: int, query: bytes, offset: int, width: int) -> int:
+    """Leading blocks that `edge[start:]` and `query[offset:]` share; all positions in bytes."""
+    size = min(len(edge) - start, len(query) - offset)
+    size -= size % width
+    ours, theirs = edge[start : start + size], query[offset : offset + size]
+    if ours == theirs:
+        return size // width
+    differs = np.frombuffer(ours, np.int32) != np.frombuffer(theirs, np.int32)
+    return int(differs.argmax()) * TOKEN_BYTES // width
+
+
+class Spread:
+    """Turns 'held on tier t' into 'held on tier t or a faster one', for all holders of a member set at once."""
+
+    __slots__ = ("_above_first", "_above_second", "holders")
+
+    def __init__(self, holders: int) -> None:
+        self.holders = holders
+        assert TIERS == 4  # one hex digit per holder
+        self._above_first = int("e" * holders or "0", 16)
+        self._above_second = int("c" * holders or "0", 16)
+
+    def __call__(self, members: int) -> int:
+        members |= members << 1 & self._above_first
+        return members | members << 2 & self._above_second

@@ -1,0 +1,1 @@
+"""Our own engine: blocks, scheduler, model, server. Importing this package, `blocks` or `schedule` does not import torch."""

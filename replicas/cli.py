@@ -1,0 +1,136 @@
+"""`trunkline replica`: run one replica."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replicas.errors import ReplicaError
+
+if TYPE_CHECKING:
+    from replicas.serve import ServeSettings
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+def memory_bytes(text: str) -> int:
+    """'1GiB', '512MiB', '1.5G' or plain bytes, as bytes."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(text).strip(), re.IGNORECASE)
+    if not found:
+        raise typer.BadParameter(f"{text!r} is not a size such as 1GiB or 512MiB")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def endpoint(text: str) -> str:
+    """A ZMQ endpoint as it was given."""
+    if not re.fullmatch(r"tcp://([^:\[\]]+|\[[^\]]+\]):(\d+|\*)|(ipc|inproc)://.+", text):
+        raise typer.BadParameter(f"{text!r} is not an endpoint such as tcp://*:5557")
+    return text
+
+
+def level(text: str) -> str:
+    """A name of a log level."""
+    if text not in _LEVELS:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(_LEVELS)}")
+    return text
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A parser of whole numbers that names what it refuses; typer's own does not."""
+    limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+
+    def number(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", str(text)) or int(text) < least or (most is not None and int(text) > most):
+            raise typer.BadParameter(f"{text!r} is not a whole number {limits}")
+        return int(text)
+
+    return number
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?", str(text)):
+        raise typer.BadParameter(f"{text!r} is not a number of seconds")
+    return float(text)
+
+
+@app.command(epilog="Example: trunkline replica --model smollm2 --port 8000 --events tcp://*:5557 --replay tcp://*:5558")
+def replica(
+    model: Annotated[str, typer.Option(help="smollm2, tiny (random weights), or a Hugging Face folder.")] = "smollm2",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(parser=_whole(0, 65535), help="HTTP port; 0 takes a free one.")] = 8000,
+    events: Annotated[str | None, typer.Option(parser=endpoint, help="Publish KV events here, e.g. tcp://*:5557.")] = None,
+    replay: Annotated[str | None, typer.Option(parser=endpoint, help="Repeat recent events here, e.g. tcp://*:5558.")] = None,
+    topic: Annotated[str, typer.Option(help="Topic of the events.")] = "",
+    block_size: Annotated[int, typer.Option(parser=_whole(1), help="Tokens of one KV block.")] = 16,
+    num_blocks: Annotated[
+        int | None, typer.Option(parser=_whole(1), help="KV blocks; without it, as many as --kv-memory holds.")
+    ] = None,
+    kv_memory: Annotated[
+        int, typer.Option(parser=memory_bytes, metavar="SIZE", show_default="1GiB", help="Memory for KV blocks.")
+    ] = 1 << 30,
+    max_batch_tokens: Annotated[int, typer.Option(parser=_whole(1), help="Tokens of one step.")] = 128,
+    max_running: Annotated[int, typer.Option(parser=_whole(1), help="Sequences in one step.")] = 32,
+    served_model_name: Annotated[str | None, typer.Option(help="Name in the API; without it, what --model says.")] = None,
+    threads: Annotated[int, typer.Option(parser=_whole(1), help="Threads of the model.")] = 1,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    drain: Annotated[float, typer.Option(parser=_seconds, help="Seconds that open answers get after SIGTERM.")] = 30.0,
+    log_level: Annotated[str, typer.Option(parser=level, help="debug, info, warning or error.")] = "info",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the ready line as JSON.")] = False,
+) -> int:
+    """Run one engine replica until SIGTERM; prints one line when it takes requests."""
+    if replay is not None and events is None:
+        raise typer.BadParameter(f"{replay!r} needs --events", param_hint="--replay")
+    logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    from replicas.serve import ServeSettings  # torch and the model's libraries load here, once the options are known to be right
+
+    settings = ServeSettings(
+        model_name=served_model_name or model,
+        host=host,
+        port=port,
+        events=events,
+        replay=replay,
+        topic=topic,
+        block_tokens=block_size,
+        num_blocks=num_blocks,
+        kv_memory_bytes=kv_memory,
+        max_batch_tokens=max_batch_tokens,
+        max_running=max_running,
+        drain_s=drain,
+    )
+    return _serve_model(settings, model, threads=threads, dtype=dtype, as_json=as_json)
+
+
+def _serve_model(settings: ServeSettings, model: str, *, threads: int, dtype: str, as_json: bool) -> int:
+    from replicas.runner import load_runner
+    from replicas.serve import Ready, load_tokenizer, serve
+
+    def announce(ready: Ready) -> None:
+        line = {"port": ready.port, "events": ready.events, "replay": ready.replay, "num_blocks": ready.num_blocks}
+        place = f"events {ready.events}" if ready.events else "no events"
+        text = f"trunkline replica: {settings.model_name} on port {ready.port}, {place}, {ready.num_blocks} blocks"
+        typer.echo(json.dumps(line) if as_json else text)
+        sys.stdout.flush()
+
+    try:
+        runner = load_runner(model, threads=threads, dtype=dtype, progress=lambda line: typer.echo(line, err=True))
+        serve(settings, runner, load_tokenizer(model), announce)
+    except ReplicaError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    except OSError as error:
+        typer.echo(f"error: --host {settings.host} --port {settings.port}: {error.strerror or error}", err=True)
+        raise typer.Exit(2) from error
+    return 0
+
+
+if __name__ == "__main__":
+    app()

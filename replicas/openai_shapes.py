@@ -1,0 +1,136 @@
+"""The answers in the shapes of the OpenAI API, encoded to the bytes that leave."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from replicas.generation import FinishReason
+
+_encode = msgspec.json.Encoder().encode
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    def fields(self) -> dict[str, object]:
+        """As the API writes them."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One complete answer."""
+
+    text: str
+    finish_reason: FinishReason
+
+
+class ChatShape:
+    """Answers of /v1/chat/completions; one object per request, for its id and time."""
+
+    def __init__(self, model: str) -> None:
+        self._head = _head("chatcmpl-", model)
+
+    def opening(self, index: int) -> bytes | None:
+        """The event before the first text of a choice."""
+        return self._chunk({"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None})
+
+    def delta(self, index: int, text: str) -> bytes:
+        """The event of one piece of text."""
+        return self._chunk({"index": index, "delta": {"content": text}, "finish_reason": None})
+
+    def closing(self, index: int, reason: FinishReason) -> bytes:
+        """The event that ends a choice."""
+        return self._chunk({"index": index, "delta": {}, "finish_reason": reason})
+
+    def usage(self, usage: Usage) -> bytes:
+        """The event of the token counts, without choices."""
+        return _event({**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage.fields()})
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        """The answer in one piece."""
+        listed = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": choice.text},
+                "logprobs": None,
+                "finish_reason": choice.finish_reason,
+            }
+            for index, choice in enumerate(choices)
+        ]
+        return _encode({**self._head, "object": "chat.completion", "choices": listed, "usage": usage.fields()})
+
+    def _chunk(self, choice: dict[str, object]) -> bytes:
+        return _event({**self._head, "object": "chat.completion.chunk", "choices": [choice]})
+
+
+class CompletionShape:
+    """Answers of /v1/completions; one object per request, for its id and time."""
+
+    def __init__(self, model: str) -> None:
+        self._head = {**_head("cmpl-", model), "object": "text_completion"}
+
+    def opening(self, index: int) -> bytes | None:
+        """Completions have no event before the first text."""
+        return None
+
+    def delta(self, index: int, text: str) -> bytes:
+        """The event of one piece of text."""
+        return self._chunk({"index": index, "text": text, "logprobs": None, "finish_reason": None})
+
+    def closing(self, index: int, reason: FinishReason) -> bytes:
+        """The event that ends a choice."""
+        return self._chunk({"index": index, "text": "", "logprobs": None, "finish_reason": reason})
+
+    def usage(self, usage: Usage) -> bytes:
+        """The event of the token counts, without choices."""
+        return _event({**self._head, "choices": [], "usage": usage.fields()})
+
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        """The answer in one piece."""
+        listed = [
+            {"index": index, "text": choice.text, "logprobs": None, "finish_reason": choice.finish_reason}
+            for index, choice in enumerate(choices)
+        ]
+        return _encode({**self._head, "choices": listed, "usage": usage.fields()})
+
+    def _chunk(self, choice: dict[str, object]) -> bytes:
+        return _event({**self._head, "choices": [choice]})
+
+
+Shape = ChatShape | CompletionShape
+
+
+def error_body(status: int, message: str, param: str | None = None, code: str | None = None) -> bytes:
+    """An error as the API writes it."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return _encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def error_event(status: int, message: str) -> bytes:
+    """An error in the middle of a stream."""
+    return b"data: " + error_body(status, message) + b"\n\n"
+
+
+def _head(prefix: str, model: str) -> dict[str, object]:
+    return {"id": prefix + uuid.uuid4().hex, "created": int(time.time()), "model": model}
+
+
+def _event(fields: dict[str, object]) -> bytes:
+    return b"data: " + _encode(fields) + b"\n\n"

@@ -1,0 +1,1 @@
+"""Trace -> fleet model -> report, through the gateway's own chooser."""

@@ -1,0 +1,1 @@
+"""Traces: one reader a format, one columnar form behind them all."""

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import orjson
+import pytest
+
+from gateway.body import look, with_members
+from gateway.dialects import dialect_named
+from gateway.errors import Refusal
+from gateway.request import Kind
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"", None),
+        (b"{", None),
+        (b"[]", None),
+        (b'"x"', None),
+        (b"null", None),
+        (b'{"a":1}x', None),
+        (b'{"model":1}', "model"),
+        (b'{"stream":"yes"}', "stream"),
+        (b'{"stream":1}', "stream"),
+        (b'{"messages":"hi"}', "messages"),
+        (b'{"messages":{}}', "messages"),
+    ],
+)
+def test_a_body_of_the_wrong_shape_is_refused_by_name(body: bytes, param: str | None) -> None:
+    with pytest.raises(Refusal) as caught:
+        look(body, Kind.CHAT)
+    assert (caught.value.status, caught.value.param) == (400, param)
+    if param is not None:
+        assert param in caught.value.message
+
+
+def test_a_refusal_does_not_repeat_what_the_client_wrote() -> None:
+    """FC-59: a value may be a key by mistake."""
+    with pytest.raises(Refusal) as caught:
+        look(b'{"model":["sk-123456"]}', Kind.CHAT)
+    assert b"123456" not in caught.value.body()
+
+
+@pytest.mark.parametrize("prompt", ["hi", ["hi", "ho"], [1, 2], [[1, 2], [3]], [], [99999999], None, 7])
+def test_the_shape_of_a_prompt_is_the_engines_business(prompt: object) -> None:
+    """FC-24: no shape of `prompt` is judged here."""
+    assert look(json.dumps({"prompt": prompt}).encode(), Kind.COMPLETION).fields == {"prompt": prompt}
+
+
+def test_what_routing_needs_is_read() -> None:
+    body = {"model": "m", "messages": MESSAGES, "stream": True, "stream_options": {"include_usage": True}}
+    intent = look(json.dumps(body).encode(), Kind.CHAT, session="s", priority=2)
+    assert (intent.model, intent.stream, intent.wants_usage) == ("m", True, True)
+    assert (intent.session, intent.priority) == ("s", 2)
+    assert look(b'{"messages":[],"stream":null,"model":null}', Kind.CHAT).stream is False
+
+
+@pytest.mark.parametrize("raw", [b'{"a": 1e2, "b":\xc3\xa9}'.replace(b"\xc3\xa9", b'"\xc3\xa9"'), b" {}", b"{ }", b'\n{"a":{}}'])
+def test_members_go_in_front_and_nothing_else_changes(raw: bytes) -> None:
+    """FC-40: behind the added members stand the client's own bytes."""
+    fields = orjson.loads(raw)
+    whole = b"".join(with_members(raw, [b'"x":1', b'"y":[2]'], fields))
+    assert orjson.loads(whole) == {"x": 1, "y": [2], **fields}
+    assert whole.endswith(raw[raw.index(b"{") + 1 :])
+    assert with_members(raw, [], fields) == [raw]
+
+
+def test_the_own_dialect_sends_the_ids_unless_the_client_did() -> None:
+    dialect = dialect_named("trunkline")
+    tokens = np.array([5, 6, 7], np.int32)
+    intent = look(b'{"messages":[]}', Kind.CHAT)
+    assert dialect.members(intent, tokens) == (b'"prompt_token_ids":[5,6,7]',)
+    assert dialect.members(intent, None) == ()
+    assert dialect.members(look(b'{"prompt_token_ids":[1]}', Kind.CHAT), tokens) == ()
+    assert dialect_named("openai").members(intent, tokens) == ()

@@ -1,0 +1,161 @@
+"""Health checks against real HTTP servers: down after several failures, up again, and what is learned then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiohttp import ClientSession, web
+
+from gateway.choose.rates import Rates
+from gateway.config import Health, ReplicaSettings
+from gateway.fleet import Address, Fleet, Replica
+from gateway.health import Facts, HealthMonitor
+from radix.index import Index
+
+QUICK = Health(interval_s=0.02, timeout_s=0.5, failures=2, successes=2)
+
+
+class Engine:
+    """A server whose answers the test sets."""
+
+    def __init__(self) -> None:
+        self.health = 200
+        self.checks = 0
+        self.models: object = {"data": [{"id": "m"}, {"id": "m-alias"}, {"no": "id"}, 5]}
+        self.info: object = {"dialect": "trunkline"}
+        self.sources: object = {"0": {"endpoint": "tcp://*:5557", "replay_endpoint": None}, "x": {}, "1": {"endpoint": 5}}
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._told)
+        app.router.add_get("/server_info", self._told)
+        app.router.add_get("/kv_event_sources", self._told)
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        self.port = int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        if self._runner:
+            await self._runner.cleanup()
+
+    async def _health(self, request: web.Request) -> web.Response:
+        self.checks += 1
+        return web.Response(status=self.health, headers={"location": "/elsewhere"})
+
+    async def _told(self, request: web.Request) -> web.Response:
+        value = {"/v1/models": self.models, "/server_info": self.info, "/kv_event_sources": self.sources}[request.path]
+        return web.json_response(value) if value is not None else web.Response(status=404)
+
+
+class House:
+    """One engine, one fleet, one monitor, and a record of what the monitor said."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self.engine = Engine()
+        self.fleet = Fleet(Index(), Rates())
+        self.up: list[Facts] = []
+        self.down = 0
+        self.monitor = HealthMonitor(self.fleet, QUICK, session, on_up=self._up, on_down=self._down)
+        self.replica: Replica
+
+    async def watch(self, **options: object) -> None:
+        url = f"http://127.0.0.1:{self.engine.port}"
+        self.replica = self.fleet.add("r", Address.parse(url), dialect="openai")
+        self.monitor.watch(self.replica, ReplicaSettings(url=url, **options))  # type: ignore[arg-type]
+
+    async def _up(self, replica: Replica, settings: ReplicaSettings, facts: Facts) -> None:
+        self.up.append(facts)
+
+    def _down(self, replica: Replica) -> None:
+        self.down += 1
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    async with ClientSession() as session:
+        house = House(session)
+        await house.engine.start()
+        yield house
+        await house.monitor.stop()
+        await house.engine.stop()
+
+
+async def test_a_replica_is_eligible_only_after_its_checks_and_its_facts_are_learned(house: House) -> None:
+    await house.watch()
+    assert not house.fleet.view.eligible[0]
+    await house.until(lambda: house.replica.healthy)
+    assert house.fleet.view.eligible[0]
+    assert house.up == [Facts(("m", "m-alias"), "trunkline", {0: ("tcp://*:5557", None)})]
+    assert house.replica.dialect.name == "trunkline"
+    assert house.fleet.models() == ("m", "m-alias")
+
+
+async def test_configured_facts_win_over_what_the_replica_says(house: House) -> None:
+    await house.watch(dialect="openai", events="tcp://a:1")
+    await house.until(lambda: house.replica.healthy)
+    assert house.up == [Facts(("m", "m-alias"), "openai", {})]
+
+
+async def test_an_engine_that_knows_none_of_our_pages_is_plain_openai(house: House) -> None:
+    house.engine.models = house.engine.info = house.engine.sources = None
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    assert house.up == [Facts((), "openai", {})]
+
+
+async def test_one_failure_is_not_down_and_several_are(house: House) -> None:
+    """FC-32, FC-25: it takes several in a row, it is told once, and load stays as it was."""
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    house.fleet.load(0, requests=20)
+    house.engine.health = 503
+    checks = house.engine.checks
+    await house.until(lambda: not house.replica.healthy)
+    assert house.engine.checks - checks >= QUICK.failures
+    await house.until(lambda: house.engine.checks > checks + 6)
+    assert house.down == 1
+    assert house.fleet.view.in_flight[0] == 20
+    house.engine.health = 200
+    await house.until(lambda: house.replica.healthy)
+    assert len(house.up) == 2
+
+
+async def test_a_dead_process_is_noticed_and_its_return_too(house: House) -> None:
+    """FC-33: recovery is noticed by probing alone."""
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    await house.engine.stop()
+    await house.until(lambda: not house.replica.healthy)
+    assert house.down == 1
+    await house.engine.start()
+    await house.until(lambda: house.replica.healthy)
+
+
+async def test_a_redirecting_health_page_is_alive_but_not_followed(house: House) -> None:
+    """FC-58: a replica is where it was said to be."""
+    house.engine.health = 302
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+
+
+async def test_a_fault_wakes_the_next_check(house: House) -> None:
+    slow = HealthMonitor(house.fleet, Health(interval_s=60), house.monitor._session, on_up=house._up, on_down=house._down)
+    url = f"http://127.0.0.1:{house.engine.port}"
+    replica = house.fleet.add("slow", Address.parse(url), dialect="openai")
+    slow.watch(replica, ReplicaSettings(url=url))
+    await house.until(lambda: replica.healthy)
+    checks = house.engine.checks
+    slow.fault(replica)
+    await house.until(lambda: house.engine.checks > checks)
+    await slow.stop()

@@ -1,0 +1,42 @@
+"""What must hold inside the tree after every step, whatever happened."""
+
+from __future__ import annotations
+
+from radix.index import Index
+from radix.plain import Node, PlainTree
+
+
+def tree_of(index: Index) -> PlainTree:
+    """The tree inside an index."""
+    return index._tree
+
+
+def check_shape(tree: PlainTree) -> None:
+    """Every node is needed, nothing that could be one node is two, and the counters tell the truth."""
+    nodes = blocks = size = 0
+    for root in tree.all_roots():
+        assert root.children, "an empty root stays"
+        todo: list[Node] = list(root.children.values())
+        while todo:
+            node = todo.pop()
+            parent = node.parent
+            assert parent is not None and parent.children[node.key()] is node
+            assert node.members or node.children, "a node nobody needs"
+            assert len(node.tokens) == len(node.blocks) * root.width > 0
+            first = parent.blocks[-1].depth + 1 if parent.blocks else 0
+            assert [block.depth for block in node.blocks] == list(range(first, first + len(node.blocks)))
+            assert all(block.node is node for block in node.blocks)
+            alike = parent.blocks and len(parent.children) == 1 and parent.members == node.members
+            assert not alike, "two nodes that should be one"
+            nodes, blocks, size = nodes + 1, blocks + len(node.blocks), size + len(node.tokens)
+            todo.extend(node.children.values())
+    assert (tree.nodes, tree.blocks, tree.token_bytes) == (nodes, blocks, size)
+
+
+def assert_empty(index: Index) -> None:
+    """Nothing is left of anything."""
+    tree = tree_of(index)
+    stats = index.stats()
+    assert (stats.nodes, stats.blocks, stats.guesses, stats.orphans) == (0, 0, 0, 0)
+    assert (tree.nodes, tree.blocks, tree.token_bytes) == (0, 0, 0)
+    assert not list(tree.all_roots())
