@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, found " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet -c constraints.txt -e '.[replica,simulate,dev]'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet -c constraints.txt -e '.[replica,simulate,dev]'
 	@touch $@
 
 model: $(READY)

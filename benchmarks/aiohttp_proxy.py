@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -58,4 +59,5 @@ async def _serve(engines: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # clients of a load generator leave in mid-answer
     uvloop.run(_serve(sys.argv[1:]))

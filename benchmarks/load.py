@@ -28,10 +28,10 @@ import uvloop
 from benchmarks.processes import cpu_s, rss_mib
 
 _STAMP = re.compile(rb"t=(\d+) ")
-_WORDS = (
+_TEXT = (
     "the prefix cache of an engine holds keys and values for tokens that were computed before so a request whose prompt starts "
     "with them can skip that work when it reaches the same replica again and answers sooner than on any other one"
-).split()
+)
 _PROMPTS = 16
 
 
@@ -50,18 +50,20 @@ class Plan:
     def requests(self) -> Iterator[bytes]:
         """Endless whole requests."""
         rng = random.Random(self.seed)
-        prompts = []
+        vocabulary, prompts = _TEXT.split(), []
         for number in range(_PROMPTS):
             words = [f"Assistant {number}."]
             size = 0
             while size < self.prompt_bytes - 250:
-                word = rng.choice(_WORDS)
+                word = rng.choice(vocabulary)
                 words.append(word)
                 size += len(word) + 1
             prompts.append(" ".join(words))
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nContent-Type: application/json\r\n"
         tail = f'"}}],"max_tokens":{self.chunks},"seed":{self.gap_ms},"stream":{"true" if self.stream else "false"}}}'
-        fronts = [f'{{"model":"mock","messages":[{{"role":"system","content":"{text}"}},{{"role":"user","content":"' for text in prompts]
+        fronts = [
+            f'{{"model":"mock","messages":[{{"role":"system","content":"{text}"}},{{"role":"user","content":"' for text in prompts
+        ]
         for number in itertools.count():
             body = f"{rng.choice(fronts)}Question {self.seed}-{number}: what comes next?{tail}"
             yield f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
@@ -138,7 +140,7 @@ class Loop(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.load.stopping:
-            self.load.tally.bad += 1
+            self.load.tally.bad += 1  # once per connection: it is not opened again
 
 
 class Load:

@@ -86,8 +86,10 @@ class Session:
             self.connected = False
             if not self._applier.cold:
                 self._applier.set(Freshness.GAP)
-        # Down and up at once: the messages beside it may belong to either connection.
+        # Down and up at once: messages from before may belong to either connection.
         unusable = Link.DOWN in links and Link.UP in links
+        if unusable:
+            source.discard()
         if links and links[-1] is Link.UP:
             self.connected = True
             unusable = await self._linked(source) or unusable

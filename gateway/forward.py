@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from gateway.config import Settings
 from gateway.errors import NoReplica, Refusal
+from gateway.floor import Floor
 from gateway.http1.answer import AnswerHead, Body
 from gateway.http1.chunked import FramingError
 from gateway.http1.client_side import ClientConnection
 from gateway.http1.engine_side import EngineConnection
 from gateway.http1.parse import RequestHead
-from gateway.http1.pool import Pools
 from gateway.outgoing import outgoing, own_fields
-from gateway.prompt import Prompts
-from gateway.request import Intent, Outcome, Placer, Prompt, Ticket, TrafficCounts
+from gateway.refusals import bad_answer, engine_timeout, internal, shutting_down, stream_cut, unavailable, unreachable
+from gateway.request import Intent, Outcome, Prompt, Ticket
 from gateway.stream import Relay
 
 log = logging.getLogger(__name__)
@@ -29,20 +26,6 @@ log = logging.getLogger(__name__)
 _FULL = (429, 503)  # an engine's polite 'not now'
 _LEFT_STATUS = 499  # for our counters only
 _CUT_STATUS = 599
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """What every exchange of one data plane works with."""
-
-    settings: Settings
-    placer: Placer
-    prompts: Prompts
-    pools: Pools
-    counts: TrafficCounts
-    internal_error: Callable[[Exception], None]
-    exchanges: set[Exchange] = field(default_factory=set)
-    all_ended: Callable[[], None] = lambda: None
 
 
 class Exchange:
@@ -126,7 +109,7 @@ class Exchange:
         except Refusal as refusal:
             self._refuse(refusal, Outcome.REFUSED)
         except NoReplica as error:
-            self._refuse(_unavailable(str(error), error.retry_after_s), Outcome.REFUSED)
+            self._refuse(unavailable(str(error), error.retry_after_s), Outcome.REFUSED)
         else:
             self._send()
 
@@ -182,7 +165,7 @@ class Exchange:
         log.warning("engine failed replica=%s request=%s reason=%s", self._ticket.replica.name, self._request_id, reason)
         self._detach(keep=False)
         if not self._moved(fault=True):
-            self._refuse(Refusal(502, "no engine answered", kind="engine_error", code="engine_unreachable"), Outcome.ENGINE_ERROR)
+            self._refuse(unreachable(), Outcome.ENGINE_ERROR)
 
     def _moved(self, *, fault: bool) -> bool:
         assert self._ticket is not None
@@ -250,7 +233,7 @@ class Exchange:
         if self._started:
             self._cut(str(error))
         else:
-            self._refuse(Refusal(502, str(error), kind="engine_error", code="bad_answer"), Outcome.ENGINE_ERROR)
+            self._refuse(bad_answer(str(error)), Outcome.ENGINE_ERROR)
 
     def engine_closed(self, *, clean: bool) -> None:
         """The engine went away: the end of the answer, a stale connection, or a failure."""
@@ -314,10 +297,7 @@ class Exchange:
         if self._started:
             self._cut("the engine sent nothing for too long")
         else:
-            self._refuse(
-                Refusal(504, "the engine did not answer in time", kind="engine_error", code="engine_timeout"),
-                Outcome.ENGINE_ERROR,
-            )
+            self._refuse(engine_timeout(), Outcome.ENGINE_ERROR)
 
     def client_left(self) -> None:
         """The client is gone: the engine stops at once (FC-49)."""
@@ -328,13 +308,13 @@ class Exchange:
         if self._started:
             self._cut("the gateway is shutting down")
         else:
-            self._refuse(_unavailable("the gateway is shutting down", 1.0), Outcome.REFUSED)
+            self._refuse(shutting_down(), Outcome.REFUSED)
 
     def failed_inside(self, error: Exception) -> None:
         """Our own code raised."""
         self._floor.internal_error(error)
         if not self._ended and not self._started:
-            self._refuse(Refusal(500, "internal error", kind="internal_error", close=True), Outcome.REFUSED)
+            self._refuse(internal(), Outcome.REFUSED)
             return
         self._end(Outcome.CUT, _CUT_STATUS)
         self._client.abort()
@@ -367,7 +347,7 @@ class Exchange:
             usage.completion_tokens if usage is not None else None,
             reason,
         )
-        tail = relay.error_tail(Refusal(502, reason, kind="engine_error", code="stream_cut"))
+        tail = relay.error_tail(stream_cut(reason))
         if tail:
             self._client.write(tail)
         elif relay.ends_by_close:  # the end of the connection would be the end of the answer: only a reset tells
@@ -383,32 +363,20 @@ class Exchange:
         if self._ended:
             return False
         self._ended = True
-        floor = self._floor
-        floor.exchanges.discard(self)
         self._client.exchange = None
         self._client.release_body()
         self._body = b""
         if self._thinking is not None:
             self._thinking.cancel()
         self._detach(keep=keep_engine)
-        relay, counts = self._relay, floor.counts
-        counts.bytes_down += self._sent_bytes
-        if status is not None:
-            key = self._route, status // 100
-            counts.requests[key] = counts.requests.get(key, 0) + 1
-        if relay is not None and self._intent.stream:
-            counts.chunks += relay.chunks
+        relay = self._relay
+        chunks = relay.chunks if relay is not None and self._intent.stream else 0
+        self._floor.ended(self, self._route, status, self._sent_bytes, chunks)
         if self._ticket is not None:
             self._ticket.close(outcome, relay.usage if relay is not None else None)
-        if not floor.exchanges:
-            floor.all_ended()
         return True
 
     def _detach(self, *, keep: bool) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.release(keep=keep)
-
-
-def _unavailable(message: str, retry_after_s: float) -> Refusal:
-    return Refusal(503, message, kind="unavailable", code="no_replica", retry_after_s=retry_after_s)

@@ -19,7 +19,8 @@ from gateway.auth import Keys
 from gateway.body import look
 from gateway.config import Limits, Settings
 from gateway.errors import Refusal
-from gateway.forward import Exchange, Floor
+from gateway.floor import Floor
+from gateway.forward import Exchange
 from gateway.http1.client_side import ClientConnection
 from gateway.http1.intake import BodyBudget
 from gateway.http1.parse import HeadReader, Judged, RequestHead
@@ -59,7 +60,7 @@ class DataPlane:
         self._pools = Pools(settings.limits.connect_s)
         self._prompts = Prompts(tokenizer, configured=settings.tokenizer is not None)
         self._idle = asyncio.Event()
-        self._floor = Floor(settings, placer, self._prompts, self._pools, counts, self.internal_error, all_ended=self._idle.set)
+        self._floor = Floor(settings, placer, self._prompts, self._pools, counts, self.internal_error, self._idle.set)
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None

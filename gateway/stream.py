@@ -78,13 +78,12 @@ class Relay:
     def feed(self, data: bytes) -> bytes:
         """What to write to the client for one read from the engine; raises FramingError. One chunk: about 1 us."""
         if self._aligned and self._events is not None:
-            chunks, end = leading_events(data)
+            chunks, end = leading_events(data, self._events.untouched(data))
             if end:
-                whole = end == len(data)
-                events = data if whole else data[:end]
-                if self._events.passed(events):
-                    self.chunks += chunks
-                    return events if whole else events + self._reframe(data[end:])
+                self.chunks += chunks
+                events = data if end == len(data) else data[:end]
+                self._events.passed(events)
+                return events if end == len(data) else events + self._reframe(data[end:])
         return self._reframe(data)
 
     def end_of_input(self) -> bytes:

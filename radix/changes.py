@@ -37,7 +37,7 @@ NO_HINT = NamespaceHint()
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A run of blocks was stored: `len(hashes)` blocks of `block_tokens` tokens, the first under `parent` (None = a prompt's start).
+    """A run was stored: `len(hashes)` blocks of `block_tokens` tokens, the first under `parent` (None = a prompt's start).
 
     hashes, parent: the engine's own ids in normal form (unsigned 64 bits), used only as handles. tokens: int32 [n]; where n is
     not len(hashes) * block_tokens only the complete leading blocks can be placed.

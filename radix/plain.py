@@ -225,6 +225,7 @@ class PlainTree:
         del roots[root.block_tokens, root.group]
         if not roots:
             del self._roots[key]
+        del root.root  # it names itself; without that cycle it is freed at once
 
     def _forget(self, node: Node, keep: int) -> None:
         self.blocks -= len(node.blocks) - keep

@@ -29,7 +29,7 @@ _NOT_SUPPORTED: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("n", (None, 1)),
     ("prompt_logprobs", (None, False)),
     ("suffix", (None, "")),
-    ("top_logprobs", (None,)),
+    ("top_logprobs", (None, 0)),
 )
 
 

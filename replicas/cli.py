@@ -120,9 +120,12 @@ def _serve_model(settings: ServeSettings, model: str, *, threads: int, dtype: st
         typer.echo(json.dumps(line) if as_json else text)
         sys.stdout.flush()
 
+    def progress(line: str) -> None:
+        typer.echo(line, err=True)
+
     try:
-        runner = load_runner(model, threads=threads, dtype=dtype, progress=lambda line: typer.echo(line, err=True))
-        serve(settings, runner, load_tokenizer(model), announce)
+        runner = load_runner(model, threads=threads, dtype=dtype, progress=progress)
+        serve(settings, runner, load_tokenizer(model, progress), announce)
     except ReplicaError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
@@ -14,10 +14,11 @@ _PREFIX = "trunkline_replica_"
 
 
 class EngineCollector(Collector):
-    """Turns one engine's counters into metrics."""
+    """Turns the counters of one engine, and of the server before it, into metrics."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, tokenized_requests: Callable[[], int]) -> None:
         self._engine = engine
+        self._tokenized_requests = tokenized_requests
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of the engine, at this moment."""
@@ -25,6 +26,7 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily(_PREFIX + "requests_running", "Sequences that hold blocks.", self._engine.running)
         yield GaugeMetricFamily(_PREFIX + "requests_waiting", "Sequences in line.", self._engine.waiting)
         for name, help_text, value in (
+            ("tokenized_requests", "Requests that came as text and were tokenized here.", self._tokenized_requests()),
             ("prompt_tokens", "Prompt tokens of requests that got their first token.", counters.prompt_tokens),
             ("cached_tokens", "Prompt tokens of those found in the prefix cache.", counters.cached_tokens),
             ("generated_tokens", "Tokens generated.", counters.generated_tokens),
@@ -46,11 +48,11 @@ class EngineCollector(Collector):
 
 
 class MetricsPage:
-    """A registry of its own with one engine in it."""
+    """A registry of its own with one engine in it; tokenized_requests is asked at scrape time."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, tokenized_requests: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(EngineCollector(engine))
+        self._registry.register(EngineCollector(engine, tokenized_requests))
 
     def render(self) -> bytes:
         """The page as Prometheus reads it."""

@@ -47,7 +47,7 @@ class Progress:
 
     def _cut(self, piece: str) -> tuple[str, bool]:
         if self.sequence.generated <= self.handle.generation.min_tokens:
-            return self._stops.release() + piece, False
+            return piece, False
         return self._stops.push(piece)
 
     def _output(self, text: str, reason: FinishReason | None) -> Output:

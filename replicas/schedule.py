@@ -66,7 +66,7 @@ class Scheduler:
 
     @property
     def capacity_tokens(self) -> int:
-        """The longest sequence that can ever run."""
+        """The longest sequence that can ever run, with what it generates."""
         return self.pool.num_blocks * self.pool.block_tokens
 
     @property

@@ -21,6 +21,7 @@ from gateway.tokenize.folder import model_folder
 from gateway.tokenize.prompt import Tokenizer
 from replicas.engine import Engine, EngineSettings
 from replicas.errors import ModelError, ReplicaError
+from replicas.fetch import fetch_smollm2
 from replicas.server import Identity, Server
 from replicas.step import Runner
 
@@ -60,9 +61,9 @@ class Ready:
     num_blocks: int
 
 
-def load_tokenizer(model: str) -> Tokenizer:
-    """The tokenizer of what stands after `--model`; 'tiny' speaks SmolLM2's. Raises ModelError."""
-    folder = model_folder("smollm2" if model == "tiny" else model)
+def load_tokenizer(model: str, progress: Callable[[str], None]) -> Tokenizer:
+    """The tokenizer of what stands after `--model`; 'tiny' speaks SmolLM2's, fetched on first use. Raises ModelError."""
+    folder = fetch_smollm2(progress) if model in ("smollm2", "tiny") else model_folder(model)
     try:
         return Tokenizer.load(folder)
     except NoTokens as error:

@@ -43,13 +43,17 @@ class Identity:
 
 
 class Server:
-    """Handlers over one engine. `open_requests` counts generations, from their body to the end of their answer."""
+    """Handlers over one engine.
+
+    open_requests: generations from their tokens to the end of their answer. tokenized_requests: those that came as text.
+    """
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer, identity: Identity) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._identity = identity
-        self._metrics = MetricsPage(engine)
+        self._metrics = MetricsPage(engine, lambda: self.tokenized_requests)
+        self.tokenized_requests = 0
         self.draining = False
         self.open_requests = 0
         self.idle = asyncio.Event()
@@ -83,6 +87,7 @@ class Server:
             prompt = token_ids(body.prompt_token_ids, "prompt_token_ids")
         else:
             prompt = await self._chat_tokens(fields, len(raw))
+            self.tokenized_requests += 1
         room = self._engine.max_model_tokens - len(prompt)
         max_tokens = body.max_completion_tokens or body.max_tokens or max(1, room)
         return await self._generate(request, body, (prompt,), max_tokens, ChatShape(self._identity.model))
@@ -92,7 +97,9 @@ class Server:
         body, _ = parse(await request.read(), CompletionRequest)
         self._check(body)
         special = body.add_special_tokens is not False
-        prompts = tuple([one if isinstance(one, array) else await self._text_tokens(one, special) for one in body.prompts()])
+        given = body.prompts()
+        prompts = tuple([one if isinstance(one, array) else await self._text_tokens(one, special) for one in given])
+        self.tokenized_requests += any(isinstance(one, str) for one in given)
         room = self._engine.max_model_tokens - max(map(len, prompts))
         max_tokens = body.max_tokens or max(1, min(_COMPLETION_MAX_TOKENS, room))
         return await self._generate(request, body, prompts, max_tokens, CompletionShape(self._identity.model))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from events.types import EventsError
 from radix.changes import NamespaceHint, Tier
 from radix.match import Int32Array
 
@@ -24,7 +25,7 @@ _TIERS = {
 _INT64 = 2**64 - 1
 
 
-class Malformed(Exception):
+class Malformed(EventsError):
     """A field is not what it should be; the event is skipped, the batch goes on."""
 
 

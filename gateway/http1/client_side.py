@@ -17,6 +17,7 @@ from gateway.http1.answer import own_answer, refusal_answer
 from gateway.http1.chunked import FramingError
 from gateway.http1.intake import BodyBudget, BodyIntake
 from gateway.http1.parse import HeadReader, Judged
+from gateway.refusals import internal, overloaded, shutting_down
 from gateway.request import TrafficCounts
 
 # States. WORK: an exchange is open. LINGER: answered before all input was read, the rest is thrown away. CLOSING: no more
@@ -130,7 +131,7 @@ class ClientConnection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOTSENT_BYTES)
         self._service.opened(self)
         if self._service.counts.open_connections > self._service.limits.connections:
-            self.refuse(Refusal(503, "too many connections", kind="overloaded", retry_after_s=1.0, close=True))
+            self.refuse(overloaded("too many connections"))
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -244,7 +245,7 @@ class ClientConnection(asyncio.Protocol):
             self.exchange.failed_inside(error)
             return
         self._service.internal_error(error)
-        self.refuse(Refusal(500, "internal error", kind="internal_error", close=True))
+        self.refuse(internal())
 
     # --- time ---
 
@@ -328,7 +329,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             judged, length = service.heads.read(raw)
             if service.draining:
-                raise Refusal(503, "the gateway is shutting down", kind="unavailable", retry_after_s=1.0, close=True)
+                raise shutting_down()
             head = judged.head
             self._judged = judged
             self._intake = BodyIntake(None if head.chunked else length, service.budget)

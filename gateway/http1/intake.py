@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.errors import Refusal
 from gateway.http1.chunked import ChunkDecoder
+from gateway.refusals import overloaded
 
 
 class BodyBudget:
@@ -20,7 +21,7 @@ class BodyBudget:
             message = f"the request body is too large: {size} bytes or more, the limit is {self._each}"
             raise Refusal(413, message, code="body_too_large", close=True)
         if self.held and self.held + size - before > self._total:
-            raise Refusal(503, "too many request bytes are held now", kind="overloaded", retry_after_s=1.0, close=True)
+            raise overloaded("too many request bytes are held now")
         self.held += size - before
 
 

@@ -109,6 +109,16 @@ def test_a_new_image_starts_a_run_of_its_own() -> None:
     ]
 
 
+def test_masked_blocks_with_images_stay_one_unplaceable_event() -> None:
+    """FC-18: cut at the image, the first part would look aligned though its tokens are not its hashes'."""
+    keys = [None, [["img", 0]]]
+    events = decode(batch(stored([1, 2], None, range(16), 4, extra_keys=keys)), 0).events
+    assert [event.hashes for event in events if isinstance(event, Stored)] == [(1, 2)]
+    index = Index()
+    applied = index.apply(index.holder("r", 0), Batch(0, 0, 0.0, events))
+    assert (applied.stored, applied.skipped) == (0, 1)
+
+
 def test_an_adapter_and_a_salt_of_one_name_are_told_apart() -> None:
     """FC-19: the first bare string is the adapter's only where the event names that adapter."""
     salted = decode(batch(stored([1], None, range(4), 4, extra_keys=[["k"]])), 0).events[0]

@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+import uvloop
 import zmq
 import zmq.asyncio
 
@@ -91,6 +92,27 @@ async def test_our_stream_hears_our_publisher_and_its_successor() -> None:
         engine.join()
 
 
+def test_the_stream_runs_on_the_loop_the_gateway_uses() -> None:
+    """FC-02: the data plane's loop is uvloop; joining late and live batches work there too."""
+
+    async def follow() -> int:
+        index = Index()
+        holder = index.holder("r", 0, model="m")
+        with Publisher(ANY, ANY) as publisher:
+            publisher.publish([block(0)])
+            stream = EventStream(
+                index, holder, publisher.bound_endpoint, publisher.bound_replay, times=StreamTimes(settle_s=0.02)
+            )
+            stream.start()
+            await until(lambda: stream.freshness is Freshness.LIVE)
+            publisher.publish([block(1)])
+            await until(lambda: stream.counts.batches == 2)
+            await stream.stop()
+        return index.stats().blocks
+
+    assert uvloop.run(follow()) == 2
+
+
 def test_no_events_send_nothing() -> None:
     with Publisher(ANY) as publisher:
         assert publisher.publish([]) == -1
@@ -131,12 +153,13 @@ def test_an_endpoint_in_use_is_named() -> None:
         Publisher(publisher.bound_endpoint)
 
 
-def test_each_rank_binds_its_own_port() -> None:
-    """FC-21: rank r adds r to the port."""
-    with Publisher(ANY) as rank_0:
-        port = int(rank_0.bound_endpoint.rpartition(":")[2])
-        with Publisher(f"tcp://127.0.0.1:{port - 1}", rank=2) as rank_2:
-            assert rank_2.bound_endpoint == f"tcp://127.0.0.1:{port + 1}"
+async def test_batches_carry_the_rank() -> None:
+    """FC-21: whoever shares a topic between ranks can tell them apart."""
+    with Publisher(ANY, ANY, rank=2) as publisher, zmq.asyncio.Context() as context:
+        publisher.publish([Cleared()])
+        assert publisher.bound_replay is not None
+        (frames,) = await ask_replay(context, publisher.bound_replay, 0, timeout_s=5)
+        assert decode(frames.payload, 0).rank == 2
 
 
 def test_the_sending_side_needs_no_torch() -> None:

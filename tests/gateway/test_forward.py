@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+from typing import cast
 
 import pytest
 
@@ -66,7 +67,9 @@ async def test_our_fields_can_be_switched_off() -> None:
 
 async def test_fields_pass_both_ways_separate_and_in_order() -> None:
     """FC-35, FC-36: and the base path, the query and the replica's own host are used."""
-    raw = OK.replace(b"\r\n", b"\r\nSet-Cookie: a\r\nX-Trace: 1\r\nSet-Cookie: b\r\nX-Trace: 2\r\nConnection: X-S\r\nX-S: 1\r\n", 1)
+    raw = OK.replace(
+        b"\r\n", b"\r\nSet-Cookie: a\r\nX-Trace: 1\r\nSet-Cookie: b\r\nX-Trace: 2\r\nConnection: X-S\r\nX-S: 1\r\n", 1
+    )
     async with (
         FakeEngine(always(raw)) as engine,
         running(FakePlacer([replica_at(engine.port, base="/base")])) as it,
@@ -95,7 +98,11 @@ async def test_fields_pass_both_ways_separate_and_in_order() -> None:
 )
 async def test_a_body_without_a_rewrite_goes_on_byte_for_byte(body: bytes) -> None:
     """FC-40."""
-    async with FakeEngine(always(OK)) as engine, running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
+    async with (
+        FakeEngine(always(OK)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
         await client.send(post(body))
         await client.answer()
         assert engine.calls[0].body == body
@@ -114,7 +121,9 @@ async def test_our_own_replicas_get_the_ids_in_front() -> None:
         assert engine.calls[0].body == b'{"prompt_token_ids":[1,2,3],' + body[1:]
 
 
-@pytest.mark.parametrize("status", [b"400 Bad Request", b"401 Unauthorized", b"404 Not Found", b"413 Too Large", b"422 Odd", b"500 Oops"])
+@pytest.mark.parametrize(
+    "status", [b"400 Bad Request", b"401 Unauthorized", b"404 Not Found", b"413 Too Large", b"422 Odd", b"500 Oops"]
+)
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_an_engines_refusal_passes_unchanged(status: bytes, streaming: bool) -> None:
     """FC-30, FC-44: status, type and body, also for a request that asked for a stream; no retry."""
@@ -139,7 +148,11 @@ async def test_an_engines_refusal_passes_unchanged(status: bytes, streaming: boo
 async def test_compressed_answers_pass_as_they_are(coding: bytes) -> None:
     """FC-37: header and bytes agree."""
     raw = answer(b"\x1f\x8bnot really", fields=b"Content-Encoding: %s\r\nContent-Type: application/json\r\n" % coding)
-    async with FakeEngine(always(raw)) as engine, running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
+    async with (
+        FakeEngine(always(raw)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
         await client.send(post(CHAT, fields=b"Accept-Encoding: gzip\r\n"))
         reply = await client.answer()
         assert (reply.body, reply.values(b"content-encoding")) == (b"\x1f\x8bnot really", [coding])
@@ -149,7 +162,11 @@ async def test_compressed_answers_pass_as_they_are(coding: bytes) -> None:
 async def test_answers_without_a_body_stay_so() -> None:
     """FC-36."""
     raw = b"HTTP/1.1 204 No Content\r\nX-A: 1\r\n\r\n"
-    async with FakeEngine(always(raw)) as engine, running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
+    async with (
+        FakeEngine(always(raw)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
         for _ in range(2):
             await client.send(post(CHAT))
             reply = await client.answer()
@@ -160,11 +177,14 @@ async def test_answers_without_a_body_stay_so() -> None:
 
 async def test_interim_answers_are_swallowed() -> None:
     raw = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK
-    async with FakeEngine(always(*(raw[i : i + 1] for i in range(len(raw))))) as engine:
-        async with running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
-            await client.send(post(CHAT))
-            reply = await client.answer()
-            assert (reply.status, reply.interim) == (200, [])
+    async with (
+        FakeEngine(always(*(raw[i : i + 1] for i in range(len(raw))))) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
+        await client.send(post(CHAT))
+        reply = await client.answer()
+        assert (reply.status, reply.interim) == (200, [])
 
 
 # --- streams and counts ---
@@ -299,7 +319,11 @@ async def test_a_full_engine_is_asked_to_step_aside(status: bytes) -> None:
 async def test_when_all_are_full_the_answer_passes_unchanged() -> None:
     """FC-31: with its Retry-After; and the replica is used again as soon as it answers."""
     full = answer(b'{"error":"queue full"}', b"503 Full", b"Retry-After: 7\r\n")
-    async with FakeEngine(always(full)) as engine, running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
+    async with (
+        FakeEngine(always(full)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
         for _ in range(10):
             await client.send(post(CHAT))
             reply = await client.answer()
@@ -337,7 +361,11 @@ async def test_a_request_nobody_can_take_is_refused(error: Exception, status: in
     ],
 )
 async def test_an_answer_that_is_not_http_is_a_bad_gateway(raw: bytes) -> None:
-    async with FakeEngine(always(raw)) as engine, running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
+    async with (
+        FakeEngine(always(raw)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
         await client.send(post(CHAT))
         assert (await client.answer()).status == 502
         assert it.placer.outcomes == [Outcome.ENGINE_ERROR]
@@ -380,7 +408,7 @@ async def test_a_replica_that_can_not_be_connected_in_time_counts_as_dead() -> N
 
 
 @pytest.mark.parametrize("how", ["reset", "close", "end without terminator"])
-@pytest.mark.parametrize("torn", [b"", b"data: {\"half", b"40\r\ndata: {\"half"], ids=["clean", "torn event", "torn chunk"])
+@pytest.mark.parametrize("torn", [b"", b'data: {"half', b'40\r\ndata: {"half'], ids=["clean", "torn event", "torn chunk"])
 async def test_a_stream_that_breaks_ends_in_one_error_event(how: str, torn: bytes) -> None:
     """FC-43, FC-45: no retry; a well-formed event, then an end that HTTP shows as incomplete."""
 
@@ -535,17 +563,22 @@ async def test_a_client_that_leaves_while_its_prompt_is_tokenized_sends_nothing(
 async def test_long_prompts_are_tokenized_beside_the_loop() -> None:
     """FC-53: the loop serves others meanwhile."""
     go_on = threading.Event()
+
+    def work() -> None:
+        go_on.wait(5)
+
     async with (
         FakeEngine(always(OK)) as engine,
-        running(FakePlacer([replica_at(engine.port)]), tokenizer=FakeTokenizer(0.5, lambda: go_on.wait(5) and None)) as it,
+        running(FakePlacer([replica_at(engine.port)]), tokenizer=FakeTokenizer(0.5, work)) as it,
+        RawClient(it.port) as slow,
+        RawClient(it.port) as quick,
     ):
-        async with RawClient(it.port) as slow, RawClient(it.port) as quick:
-            await slow.send(post(CHAT))
-            await quick.send(b"GET /health HTTP/1.1\r\nHost: g\r\n\r\n")
-            assert (await quick.answer()).status == 200
-            assert engine.calls == []
-            go_on.set()
-            assert (await slow.answer()).values(b"x-trunkline-prompt-tokens") == [b"5"]
+        await slow.send(post(CHAT))
+        await quick.send(b"GET /health HTTP/1.1\r\nHost: g\r\n\r\n")
+        assert (await quick.answer()).status == 200
+        assert engine.calls == []
+        go_on.set()
+        assert (await slow.answer()).values(b"x-trunkline-prompt-tokens") == [b"5"]
 
 
 async def test_a_client_that_does_not_read_slows_the_engine() -> None:
@@ -565,7 +598,7 @@ async def test_a_client_that_does_not_read_slows_the_engine() -> None:
         placer = FakePlacer([replica_at(engine.port)])
         async with running(placer, given=settings(limits={"write_stall_s": 0.3})) as it:
             async with RawClient(it.port, receive_buffer=4096) as client:
-                client.writer.transport.pause_reading()
+                cast(asyncio.Transport, client.writer.transport).pause_reading()
                 await client.send(post(STREAM))
                 await it.quiet(4.0)
                 assert placer.outcomes == [Outcome.CLIENT_LEFT]

@@ -3,13 +3,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import json
 import logging
 import random
 
 import pytest
 
 from gateway.auth import Keys
+from gateway.forward import Exchange
 from gateway.plane import DataPlane
 from gateway.request import Outcome, TrafficCounts
 from tests.fakes.client import CHAT, RawClient, get, post
@@ -162,6 +162,30 @@ async def test_requests_aborted_at_random_points_leave_nothing_behind() -> None:
         assert first.errors == second.errors == []
 
 
+async def test_an_exchange_ends_once_whoever_says_so() -> None:
+    """FC-29: the ticket is closed by the first, the others find nothing to do."""
+
+    async def script(call: Call) -> None:
+        await call.left(5)
+
+    async with FakeEngine(script) as engine, running(FakePlacer([replica_at(engine.port)])) as it:
+        async with RawClient(it.port) as client:
+            await client.send(post(CHAT))
+            async with asyncio.timeout(1):
+                while not engine.calls:
+                    await asyncio.sleep(0.005)
+            (exchange,) = it.plane._floor.exchanges
+            assert isinstance(exchange, Exchange)
+            exchange.client_left()
+            exchange.stop()
+            exchange.engine_silent()
+            exchange.connect_failed(OSError())
+            exchange.engine_closed(clean=False)
+            exchange.failed_inside(ValueError())
+        assert it.placer.outcomes == [Outcome.CLIENT_LEFT]
+        assert it.counts.requests == {("chat", 4): 1}
+
+
 # --- the end of a gateway ---
 
 
@@ -178,7 +202,12 @@ async def test_draining_lets_short_streams_finish_and_ends_long_ones() -> None:
             await call.left(5)
 
     async with FakeEngine(script) as engine, running(FakePlacer([replica_at(engine.port)])) as it:
-        async with RawClient(it.port) as short, RawClient(it.port) as long, RawClient(it.port) as late, RawClient(it.port) as idle:
+        async with (
+            RawClient(it.port) as short,
+            RawClient(it.port) as long,
+            RawClient(it.port) as late,
+            RawClient(it.port) as idle,
+        ):
             await short.send(post({**STREAM, "user": "short"}))
             await long.send(post({**STREAM, "user": "long"}))
             for client in (short, long):
@@ -321,14 +350,17 @@ async def test_no_piece_of_a_key_shows_anywhere(caplog: pytest.LogCaptureFixture
 
 
 async def test_two_planes_do_not_share_anything() -> None:
-    async with FakeEngine(always(stream([event("a"), DONE]))) as engine:
-        async with running(FakePlacer([replica_at(engine.port)])) as one, running(FakePlacer([replica_at(engine.port)])) as two:
-            assert one.port != two.port
-            for it in (one, two):
-                async with RawClient(it.port) as client:
-                    await client.send(post(STREAM))
-                    assert (await client.answer()).complete
-            assert one.counts.requests == two.counts.requests == {("chat", 2): 1}
+    async with (
+        FakeEngine(always(stream([event("a"), DONE]))) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as one,
+        running(FakePlacer([replica_at(engine.port)])) as two,
+    ):
+        assert one.port != two.port
+        for it in (one, two):
+            async with RawClient(it.port) as client:
+                await client.send(post(STREAM))
+                assert (await client.answer()).complete
+        assert one.counts.requests == two.counts.requests == {("chat", 2): 1}
 
 
 async def test_a_taken_port_is_an_error() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -38,7 +39,7 @@ def test_only_whole_events_come_out(places: list[int]) -> None:
     """FC-45: at no point is half an event with the client."""
     edges = [0, *sorted(places), len(TEXT)]
     reader = EventReader(drop_usage=False)
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         out = reader.feed(TEXT[start:end])
         assert not out or out.endswith(b"\n\n")
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,7 +64,7 @@ def test_every_write_is_whole_chunks_of_whole_events(places: list[int], step: in
     raw = b"".join(chunk(TEXT[i : i + step]) for i in range(0, len(TEXT), step))
     edges = [0, *sorted(place % len(raw) for place in places), len(raw)]
     relay = relay_for(b"Transfer-Encoding: chunked")
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         decoder = ChunkDecoder()
         payload = b"".join(decoder.feed(relay.feed(raw[start:end])))
         assert decoder.at_start
@@ -77,6 +79,13 @@ def test_whole_chunks_go_on_as_they_came() -> None:
     tail = chunk(event("c"))
     assert relay.feed(read + tail[:20]) == read
     assert relay.feed(tail[20:]) == tail
+
+
+def test_chunks_before_the_one_that_is_taken_out_go_on_as_they_came() -> None:
+    relay = relay_for(b"Transfer-Encoding: chunked", drop_usage=True)
+    first = chunk(event("a")) + chunk(event("b"))
+    assert relay.feed(first + chunk(EVENTS[3]) + chunk(DONE) + END) == first + chunk(DONE) + END
+    assert (relay.complete, relay.usage) == (True, Usage(7, 3, 4))
 
 
 def test_a_counted_body_is_trimmed_to_its_length() -> None:

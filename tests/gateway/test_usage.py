@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +36,7 @@ def test_counts_are_found_for_a_cut_at_every_byte() -> None:
 def test_counts_are_found_for_any_cuts(places: list[int]) -> None:
     """FC-41: and not on how many there are."""
     edges = [0, *sorted(places), len(BODY)]
-    assert scan([BODY[a:b] for a, b in zip(edges, edges[1:], strict=False)]) == FOUND
+    assert scan([BODY[a:b] for a, b in itertools.pairwise(edges)]) == FOUND
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,10 @@ def test_what_is_not_counts_is_not_taken_for_them(text: bytes) -> None:
 
 
 def test_the_last_counts_win_and_details_are_optional() -> None:
-    first, last = b'{"usage":{"prompt_tokens":5}}', b'{"usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":null}}'
+    first, last = (
+        b'{"usage":{"prompt_tokens":5}}',
+        b'{"usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":null}}',
+    )
     assert usage_in(first) == Usage(5, 0, None)
     assert usage_in(first + last) == Usage(5, 2, None)
     assert scan([first, last]) == Usage(5, 2, None)

@@ -135,7 +135,7 @@ class Run:
         return prompts
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     holders=st.sampled_from([1, 2, 3, 9]),

@@ -56,6 +56,8 @@ class Consumer:
                 for name in event.hashes:
                     assert self.copies[name] > 0, "a block was removed that was never announced"
                     self.copies[name] -= 1
+                    if not self.copies[name]:
+                        self.places = {place: held for place, held in self.places.items() if held != name}
             else:
                 self.copies.clear()
                 self.places.clear()
@@ -118,15 +120,17 @@ class Live:
     committed: int
 
 
-prompts = st.lists(st.integers(1, 2), min_size=1, max_size=9)
+prompts = st.lists(st.integers(1, 2), min_size=1, max_size=9) | st.lists(st.just(1), min_size=3, max_size=9)
 operations = st.lists(
     st.one_of(
         st.tuples(st.just("start"), prompts, st.sampled_from(["", "s"])),
+        st.tuples(st.just("whole"), prompts, st.sampled_from(["", "s"])),
         st.tuples(st.just("write"), st.integers(0, 3), st.integers(1, 3)),
         st.tuples(st.just("end"), st.integers(0, 3)),
         st.tuples(st.just("reset")),
     ),
-    max_size=40,
+    min_size=10,
+    max_size=60,
 )
 
 
@@ -138,8 +142,12 @@ def test_pool_equals_naive_model(digest: Callable[[bytes], bytes], operations: l
     pool, model, consumer = BlockPool(6, BLOCK, digest=digest), NaiveModel(6), Consumer()
     live: list[Live] = []
     for operation in operations:
-        if operation[0] == "start":
+        if operation[0] in ("start", "whole"):
+            before = len(live)
             _start(pool, model, live, operation[1], operation[2])
+            if operation[0] == "whole" and len(live) > before:
+                _write(pool, model, live[-1], 9)
+                _end(pool, model, live, live[-1])
         elif operation[0] == "reset":
             assert pool.reset() is (not live)
             if not live:
@@ -149,9 +157,7 @@ def test_pool_equals_naive_model(digest: Callable[[bytes], bytes], operations: l
             if operation[0] == "write":
                 _write(pool, model, one, operation[2])
             else:
-                live.remove(one)
-                pool.free(one.blocks)
-                model.end(one.blocks)
+                _end(pool, model, live, one)
         consumer.apply(pool.drain_events())
         assert pool.free_blocks == len(model.free)
         assert pool.idle_cached_blocks == sum(model.content[block] is not None for block in model.free)
@@ -181,6 +187,12 @@ def _write(pool: BlockPool, model: NaiveModel, one: Live, count: int) -> None:
         for number in range(one.committed, full):
             model.content[one.blocks[number]] = (one.salt, tuple(one.tokens[: (number + 1) * BLOCK]))
         one.committed = full
+
+
+def _end(pool: BlockPool, model: NaiveModel, live: list[Live], one: Live) -> None:
+    live.remove(one)
+    pool.free(one.blocks)
+    model.end(one.blocks)
 
 
 def test_the_last_token_is_never_a_hit() -> None:

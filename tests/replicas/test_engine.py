@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import threading
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -149,6 +150,35 @@ async def test_events_are_out_before_the_tokens_and_explain_every_hit() -> None:
                 blocks = (29 + output.generated) // BLOCK - predicted // BLOCK
                 assert sum(len(one.hashes) for one in published if isinstance(one, Stored)) >= blocks
             assert handle.cached_tokens == predicted
+
+
+async def test_events_explain_the_cache_after_a_crowd_that_came_and_left() -> None:
+    """FC-65: batches, preemption and leaving in any step; what was announced is what is there."""
+    consumer = Consumer()
+    chance = random.Random(7)
+    stems = [prompt(start, 40) for start in range(3)]
+
+    async def visit(engine: Engine) -> None:
+        tokens = [*chance.choice(stems)[: chance.randrange(1, 40)], *prompt(chance.randrange(250), chance.randrange(8))]
+        handle = engine.submit(asks(tokens, max_tokens=chance.randrange(1, 40)))
+        leaves_after = chance.choice([0, 1, 3, 100, 100])
+        text = ""
+        async for output in handle:
+            text += output.text
+            if output.generated >= leaves_after:
+                handle.cancel()
+        assert decode(generate(tokens, 40)).startswith(text)
+
+    async with running(FakeRunner(), consumer.apply, num_blocks=26, max_batch_tokens=24) as engine:
+        for _ in range(6):
+            await asyncio.gather(*[visit(engine) for _ in range(25)])
+        await until(lambda: engine.pool.used_blocks == 0)
+        assert engine.counters.preemptions > 0
+        for stem in stems:
+            for length in range(1, 41):
+                found = engine.pool.lookup(array("i", stem[:length]))
+                assert consumer.predict(stem[:length], BLOCK) == len(found) * BLOCK
+        assert sum(consumer.copies.values()) == engine.pool.idle_cached_blocks
 
 
 async def test_a_new_life_begins_with_a_clear() -> None:

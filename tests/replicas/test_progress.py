@@ -59,6 +59,19 @@ def test_text_that_could_begin_a_stop_is_given_out_at_the_end() -> None:
     assert text(run("abcdz", stop=("de",), stop_ids=frozenset({26}))) == "abcd"
 
 
+def test_an_unfinished_character_is_given_out_at_the_end() -> None:
+    """FC-48: the end of the answer in mid-character."""
+    for stop, last in (((), ("\N{REPLACEMENT CHARACTER}", "length")), (("\N{REPLACEMENT CHARACTER}",), ("", "stop"))):
+        generation = Generation(prompts=(array("i", [9]),), sampling=Sampling(), max_tokens=3, stop=stop)
+        handle = RequestHandle(generation, lambda handle: None)
+        progress = Progress(handle, 0, lambda ids: bytes(ids).decode("utf-8", "replace"))
+        outputs = []
+        for byte in "a\N{PARTY POPPER}".encode()[:3]:
+            progress.sequence.tokens.append(byte)
+            outputs.append(progress.advance())
+        assert [output and (output.text, output.finish_reason) for output in outputs] == [("a", None), None, last]
+
+
 def test_a_stop_string_wins_over_the_limit_on_the_same_token() -> None:
     assert run("ab", stop=("b",), max_tokens=2)[-1].finish_reason == "stop"
 

@@ -146,6 +146,20 @@ def test_given_token_ids_are_taken_as_they_are(replica: ReplicaProcess, tokenize
     assert answer["usage"]["prompt_tokens"] == 3
 
 
+def test_only_requests_that_come_as_text_are_tokenized(replica: ReplicaProcess) -> None:
+    before = replica.metric("tokenized_requests_total")
+    for path, body, expected in (
+        ("/v1/completions", {"prompt": "hello"}, 1),
+        ("/v1/completions", {"prompt": ["hello", "user"]}, 2),
+        ("/v1/completions", {"prompt": [5, 6]}, 2),
+        ("/v1/completions", {"prompt_token_ids": [5, 6], "prompt": "hello"}, 2),
+        ("/v1/chat/completions", {"messages": MESSAGES}, 3),
+        ("/v1/chat/completions", {"prompt_token_ids": [5, 6], "messages": MESSAGES}, 3),
+    ):
+        assert post(replica, path, {**body, "max_tokens": 1})[0] == 200
+        assert replica.metric("tokenized_requests_total") - before == expected
+
+
 def test_the_four_forms_of_prompt_are_answered_by_index(replica: ReplicaProcess, tokenizer: Tokenizer) -> None:
     """FC-24: text, list of texts, ids, list of ids."""
     texts = ["hello the", "user"]

@@ -118,7 +118,9 @@ def test_repeated_fields_pass_in_order_and_hop_by_hop_ones_do_not() -> None:
 
 
 def test_an_offer_to_upgrade_is_declined_silently() -> None:
-    parsed, length = read(b"Host: x", b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: a", b"Content-Length: 3")
+    parsed, length = read(
+        b"Host: x", b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: a", b"Content-Length: 3"
+    )
     assert (parsed.forwarded, length, parsed.keep_alive) == (b"", 3, True)
 
 

@@ -42,7 +42,7 @@ async def test_a_connection_that_was_closed_at_reuse_is_replaced(how: str) -> No
     async with FakeEngine(script) as engine, running(FakePlacer([replica_at(engine.port)])) as it:
         async with RawClient(it.port) as client:
             assert [await ask(client, n=number) for number in range(6)] == [200] * 6
-        assert [outcome for outcome in it.placer.outcomes] == [Outcome.OK] * 6
+        assert it.placer.outcomes == [Outcome.OK] * 6
         assert all(ticket.faults == [] for ticket in it.placer.tickets)
         assert it.counts.retries == 5
         assert [json.loads(call.body)["n"] for call in engine.calls] == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
@@ -96,7 +96,11 @@ async def test_bytes_nobody_asked_for_end_a_connection() -> None:
     ids=["HTTP/1.0", "connection: close", "bytes behind the end"],
 )
 async def test_some_connections_are_never_kept(raw: bytes) -> None:
-    async with FakeEngine(always(raw)) as engine, running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
+    async with (
+        FakeEngine(always(raw)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
         for _ in range(2):
             await client.send(post(CHAT))
             assert (await client.answer()).json() == {"ok": True}
@@ -105,7 +109,11 @@ async def test_some_connections_are_never_kept(raw: bytes) -> None:
 
 
 async def test_old_idle_connections_are_dropped() -> None:
-    async with FakeEngine(always(OK)) as engine, running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
+    async with (
+        FakeEngine(always(OK)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
         assert await ask(client) == 200
         it.plane._pools.expire(asyncio.get_running_loop().time() + 3.9)
         assert it.plane.idle_engine_connections == 1
@@ -115,9 +123,44 @@ async def test_old_idle_connections_are_dropped() -> None:
         assert engine.connections == 2
 
 
+async def test_an_idle_connection_that_got_too_old_since_the_last_tick_is_not_taken() -> None:
+    """FC-34."""
+    async with (
+        FakeEngine(always(OK)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
+        assert await ask(client) == 200
+        it.plane._pools.of(it.placer.replicas[0])._idle[0].idle_since -= 4.1
+        assert await ask(client) == 200
+        assert engine.connections == 2
+
+
+async def test_a_kept_connection_that_dies_in_mid_head_is_a_failure() -> None:
+    """FC-34: an engine that had begun to answer was not just tidying up."""
+
+    async def script(call: Call) -> None:
+        if len(engine.calls) == 2:
+            await call.send(OK[:9])
+            call.close()
+        else:
+            await call.send(OK)
+
+    async with FakeEngine(script) as engine, FakeEngine(always(OK)) as other:
+        placer = FakePlacer([replica_at(engine.port), replica_at(other.port, "r2")])
+        async with running(placer) as it, RawClient(it.port) as client:
+            assert [await ask(client) for _ in range(2)] == [200, 200]
+            assert placer.tickets[1].faults == ["r1"]
+            assert (len(engine.calls), len(other.calls)) == (2, 1)
+
+
 async def test_a_replica_that_left_keeps_no_connections() -> None:
     """FC-14."""
-    async with FakeEngine(always(OK)) as engine, running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
+    async with (
+        FakeEngine(always(OK)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
         assert await ask(client) == 200
         it.plane.forget("r1")
         assert it.plane.idle_engine_connections == 0
