@@ -1,6 +1,6 @@
 """What the gateway costs on the way of a request, beside a direct connection and a plain aiohttp reverse proxy.
 
-    python -m benchmarks.proxy            # about six minutes
+    python -m benchmarks.proxy            # about five minutes
     python -m benchmarks.proxy --quick    # one short round
     python -m benchmarks.proxy --json     # one JSON object as the last line
 

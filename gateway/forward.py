@@ -194,8 +194,6 @@ class Exchange:
         relay = Relay(head, length, http10=self._head.http10, drop_usage=self._asked_usage)
         first = relay.feed(rest)
         self._relay, self._status = relay, head.status
-        self._body = b""
-        client.release_body()
         self._close_after = not self._head.keep_alive or relay.ends_by_close
         answer = b"".join(
             (
@@ -208,6 +206,7 @@ class Exchange:
             )
         )
         self._started = True
+        self._let_go()
         self._note_first_byte(rest)
         self._sent_bytes = len(answer)
         client.write(answer)
@@ -256,6 +255,13 @@ class Exchange:
             self._send(fresh=True)
         else:
             self._try_elsewhere("closed before it answered")
+
+    def _let_go(self) -> None:
+        """Nothing can be sent again: a long stream does not hold its request, which may be megabytes of text and objects."""
+        self._body = b""
+        self._intent.fields = {}
+        self._prompt = None
+        self._client.release_body()
 
     def _note_first_byte(self, data: bytes) -> None:
         if data:

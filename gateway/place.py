@@ -139,6 +139,7 @@ class FleetTicket:
         "attempts",
         "decision",
         "policy",
+        "prompt_tokens",
         "rank",
         "replica",
         "request_id",
@@ -159,7 +160,8 @@ class FleetTicket:
         self.attempts = 0
         self._placer = placer
         self._intent = intent
-        self._prompt = prompt
+        self._prompt: Prompt | None = prompt
+        self.prompt_tokens = 0 if prompt.tokens is None else len(prompt.tokens)  # by our count; 0 where it has no ids
         self._model = model
         self._namespace = namespace
         self._started_at = now
@@ -168,11 +170,6 @@ class FleetTicket:
         self._holder = -1
         self._first_byte_at: float | None = None
         self._enter(now)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Length of the prompt by our count; 0 where it has no token ids."""
-        return 0 if self._prompt.tokens is None else len(self._prompt.tokens)
 
     def move(self, *, fault: bool) -> None:
         """Leave for the next best replica not yet tried; raises NoReplica, and then holds no load but is still open."""
@@ -190,6 +187,7 @@ class FleetTicket:
             return
         now = self._placer.clock()
         self._first_byte_at = now
+        self._prompt = None  # no other replica will be tried; a long stream need not hold a long prompt
         if self._intent.stream and self.prompt_tokens and self._is_holder(self._holder):
             self._placer.fleet.rates.observe_first_byte(
                 self._holder,
@@ -223,6 +221,7 @@ class FleetTicket:
         placer.receipts.append(self._receipt(outcome, usage, now))
 
     def _enter(self, now: float) -> None:
+        assert self._prompt is not None
         placer, tokens = self._placer, self._prompt.tokens
         match: Match = EMPTY if tokens is None else placer.index.match(self._namespace, tokens)
         request = RequestView(

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 4096
 _TICK_S = 1.0
+_SLICES = 8
 _ALIVE = b'{"status":"ok"}'
 
 
@@ -57,6 +58,8 @@ class DataPlane:
         self._keys = keys
         self._models = models
         self._clients: set[ClientConnection] = set()
+        self._unchecked: list[ClientConnection] = []
+        self._slice = 1
         self._pools = Pools(settings.limits.connect_s)
         self._prompts = Prompts(tokenizer, configured=settings.tokenizer is not None)
         self._idle = asyncio.Event()
@@ -170,18 +173,23 @@ class DataPlane:
         client.answer(200, orjson.dumps({"object": "list", "data": models}))
 
     def _tick_s(self) -> float:
-        """One coarse clock for all limits: exact to a second, or to a quarter of the shortest of them."""
+        """How long one round over all connections takes: a second, or a quarter of the shortest limit."""
         limits = self.limits
         times = (limits.head_s, limits.body_stall_s, limits.keep_alive_s, limits.write_stall_s)
         shortest = min(*times, limits.first_byte_s or _TICK_S, limits.silence_s or _TICK_S)
         return max(0.01, min(_TICK_S, shortest / 4))
 
     def _tick(self) -> None:
+        """One coarse clock for all limits, in slices: thousands of connections at once would hold up every stream."""
         loop = asyncio.get_running_loop()
-        self._ticker = loop.call_later(self._tick_s(), self._tick)
+        self._ticker = loop.call_later(self._tick_s() / _SLICES, self._tick)
         now = loop.time()
-        self._pools.expire(now)
-        for client in list(self._clients):
+        if not self._unchecked:
+            self._pools.expire(now)
+            self._unchecked = list(self._clients)
+            self._slice = len(self._unchecked) // _SLICES + 1
+        clients, self._unchecked = self._unchecked[: self._slice], self._unchecked[self._slice :]
+        for client in clients:
             try:
                 client.tick(now)
             except Exception as error:

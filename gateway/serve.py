@@ -138,6 +138,7 @@ class Gateway:
         await self._health.unwatch(replica)
         await self.views.unfollow(replica)
         self.fleet.remove(name)
+        self.plane.forget(name)
         return True
 
     def _tokenizer_state(self) -> str:

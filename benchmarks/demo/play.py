@@ -12,7 +12,6 @@ import openai
 from benchmarks.demo.http import post_json
 from benchmarks.demo.script import SYSTEM, USERS
 
-
 _BEHIND_S = 0.1  # far less than the first prompt takes
 
 

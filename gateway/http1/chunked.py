@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from gateway.errors import GatewayError
+
 LAST_CHUNK = b"0\r\n\r\n"
 # An event ends with a blank line; here followed by the line end of its chunk.
 _EVENTS_END = (b"\n\n\r\n", b"\n\r\n\r\n")
@@ -18,7 +20,7 @@ _TRAILER_BYTES = 16 * 1024
 _SIZE_LINE, _CHUNK_END, _TRAILER = range(3)  # what the next line must be
 
 
-class FramingError(Exception):
+class FramingError(GatewayError):
     """The bytes do not follow the framing they announced; nothing behind them can be trusted."""
 
 

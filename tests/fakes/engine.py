@@ -63,10 +63,14 @@ class Call:
 
 
 class FakeEngine:
-    """A loopback engine; use as an async context manager. calls: every request received, in order."""
+    """A loopback engine; use as an async context manager. calls: every request received, in order.
 
-    def __init__(self, script: Script) -> None:
+    reads_bodies: False leaves a request's body unread, for engines that answer before they have seen it.
+    """
+
+    def __init__(self, script: Script, *, reads_bodies: bool = True) -> None:
         self.script = script
+        self.reads_bodies = reads_bodies
         self.calls: list[Call] = []
         self.connections = 0
         self.open = 0
@@ -75,7 +79,7 @@ class FakeEngine:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> FakeEngine:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=2**26)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=2**16)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -113,7 +117,7 @@ class FakeEngine:
         while not writer.is_closing():
             head = (await reader.readuntil(b"\r\n\r\n"))[:-4]
             lengths = [line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-            body = await reader.readexactly(int(lengths[0])) if lengths else b""
+            body = await reader.readexactly(int(lengths[0])) if lengths and self.reads_bodies else b""
             call = Call(head, body, number, reader, writer)
             self.calls.append(call)
             await self.script(call)

@@ -1,3 +1,5 @@
+"""Client keys."""
+
 from __future__ import annotations
 
 import hashlib

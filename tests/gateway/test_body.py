@@ -1,3 +1,5 @@
+"""The look into the JSON, and members put in front of it."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Exchanges end to end on loopback: what passes, what is tried again, how each of them ends."""
+
 from __future__ import annotations
 
 import asyncio
@@ -620,6 +622,27 @@ async def test_a_slow_client_gets_all_of_it_and_the_connection_stays_usable() ->
             assert reply.complete
             assert reply.body == b"".join(events)
         assert engine.connections == 1
+
+
+async def test_a_pause_that_came_before_there_was_an_engine_is_applied_to_it() -> None:
+    """FC-51: a client may still be busy with its last answer when its next request starts."""
+    async with (
+        FakeEngine(always(OK)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
+        await client.send(post(CHAT))
+        await client.answer()
+        (connection,) = it.plane._clients
+        connection.pause_writing()
+        await client.send(post(CHAT))
+        async with asyncio.timeout(1):
+            while len(engine.calls) < 2:
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(0.02)
+        assert it.plane.open_exchanges == 1
+        connection.resume_writing()
+        assert (await client.answer()).status == 200
 
 
 # --- keys ---

@@ -110,14 +110,14 @@ def test_a_thousand_requests_ended_in_every_way_leave_no_load_behind() -> None:
     for number in range(1000):
         house.clock.now += rng.random() * 0.01
         tickets.append(house.place(prompt_of(rng.randrange(1, 80), number % 5), stream=rng.random() < 0.5))
-        if rng.random() < 0.3:
-            rng.choice(tickets).first_byte()
         if rng.random() < 0.2:
             ticket = tickets[-1]
             try:
                 ticket.move(fault=rng.random() < 0.5)
             except NoReplica:
                 ticket.close(Outcome.ENGINE_ERROR)
+        if rng.random() < 0.3:
+            rng.choice(tickets).first_byte()
         if rng.random() < 0.5:
             rng.choice(tickets).close(rng.choice(list(Outcome)))
     for ticket in tickets:

@@ -1,3 +1,5 @@
+"""The data plane as a whole: local answers, barriers, aborted requests, draining, keys."""
+
 from __future__ import annotations
 
 import asyncio
@@ -222,10 +224,10 @@ async def test_draining_lets_short_streams_finish_and_ends_long_ones() -> None:
                 assert (reply.status, reply.values(b"connection")) == (503, [b"close"])
                 assert await client.closed()
             go_on.set()
-            rest = await short.reader.read(-1)  # its end closes the connection as well
+            rest = await asyncio.wait_for(short.reader.read(-1), 0.25)  # its end closes the connection as well
             assert rest.endswith(chunk(DONE) + END)
             await draining
-            rest = await long.reader.read(-1)
+            rest = await asyncio.wait_for(long.reader.read(-1), 1)
             assert b'"error"' in rest
             assert not rest.endswith(END)
         await it.quiet()

@@ -1,3 +1,5 @@
+"""Whole events, the one that is taken out, and the one that tells of a failure."""
+
 from __future__ import annotations
 
 import itertools

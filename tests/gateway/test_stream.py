@@ -1,3 +1,5 @@
+"""An answer's body from the engine's framing into the client's."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""Token counts found in bytes that come in any cuts."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""Heads of engines' answers, and the gateway's own answers."""
+
 from __future__ import annotations
 
 import pytest

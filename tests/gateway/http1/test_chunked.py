@@ -1,3 +1,5 @@
+"""Chunked framing in any cuts, and what is no framing at all."""
+
 from __future__ import annotations
 
 import itertools

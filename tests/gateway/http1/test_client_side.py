@@ -1,3 +1,5 @@
+"""The client side over raw sockets: cuts, pipelining, smuggling, limits, time."""
+
 from __future__ import annotations
 
 import asyncio
@@ -184,6 +186,15 @@ async def test_a_refused_client_that_still_sends_gets_its_answer(gateway: Runnin
     assert gateway.plane.budget.held == 0
 
 
+async def test_a_client_refused_by_its_head_gets_its_answer_behind_its_body(gateway: Running) -> None:
+    for _ in range(10):
+        async with RawClient(gateway.port) as client:
+            await client.send(post(b"x" * 400_000, path=b"/v1/nothing"))
+            await asyncio.sleep(0.01)
+            assert (await client.answer()).status == 404
+            assert await client.closed()
+
+
 @pytest.mark.parametrize(("extra", "status"), [(0, 200), (1, 413)])
 async def test_the_body_limit_is_exact(extra: int, status: int, gateway: Running) -> None:
     """FC-39: up to the limit all pass, with a length and chunked."""
@@ -301,7 +312,23 @@ async def test_a_line_end_too_many_is_forgiven(gateway: Running) -> None:
         assert (await client.answer()).status == 200
 
 
-async def test_bodies_are_not_held_once_they_are_answered(gateway: Running) -> None:
+async def test_bodies_are_not_held_once_they_are_answered(engine: FakeEngine, gateway: Running) -> None:
+    go_on = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.send(STREAM_HEAD + chunk(event("a")))
+        await go_on.wait()
+        await call.send(chunk(DONE) + END)
+
+    engine.script = script
+    async with RawClient(gateway.port) as client:
+        await client.send(post({**CHAT, "user": "x" * 100_000}))
+        await client.reader.readuntil(b'"a"')
+        assert gateway.plane.open_exchanges == 1
+        assert gateway.plane.budget.held == 0  # nothing can be sent again: a long stream does not hold its body
+        go_on.set()
+        await client.reader.readuntil(END)
+    engine.script = always(OK)
     async with RawClient(gateway.port) as client:
         await client.send(post({**CHAT, "user": "x" * 100_000}))
         assert (await client.answer()).status == 200

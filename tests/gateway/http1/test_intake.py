@@ -1,3 +1,5 @@
+"""Request bodies under their limits."""
+
 from __future__ import annotations
 
 import pytest

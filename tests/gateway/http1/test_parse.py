@@ -1,3 +1,5 @@
+"""Request heads: what is accepted, what is refused, what is remembered."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Connections to engines: which are used again, and which never."""
+
 from __future__ import annotations
 
 import asyncio
@@ -5,6 +7,7 @@ import json
 
 import pytest
 
+from gateway.http1.engine_side import EngineConnection
 from gateway.request import Outcome
 from tests.fakes.client import CHAT, RawClient, post
 from tests.fakes.dataplane import running
@@ -152,6 +155,64 @@ async def test_a_kept_connection_that_dies_in_mid_head_is_a_failure() -> None:
             assert [await ask(client) for _ in range(2)] == [200, 200]
             assert placer.tickets[1].faults == ["r1"]
             assert (len(engine.calls), len(other.calls)) == (2, 1)
+
+
+async def test_a_connection_whose_client_has_gone_is_kept_for_the_next() -> None:
+    class Gone:
+        failed = False
+
+        def connected(self, connection: EngineConnection) -> bool:
+            return False
+
+        def connect_failed(self, error: Exception) -> None:
+            self.failed = True
+
+    async with FakeEngine(always(OK)) as engine, running(FakePlacer([replica_at(engine.port)])) as it:
+        gone = Gone()
+        it.plane._pools.of(it.placer.replicas[0]).open(gone)
+        async with asyncio.timeout(1):
+            while not it.plane.idle_engine_connections:
+                await asyncio.sleep(0.005)
+        async with RawClient(it.port) as client:
+            assert await ask(client) == 200
+        assert (engine.connections, gone.failed) == (1, False)
+
+
+async def test_an_engine_that_answers_before_it_has_read_is_not_asked_again_on_that_connection() -> None:
+    """What is left of the first request would stand in front of the second."""
+
+    async def script(call: Call) -> None:
+        await call.send(answer(b"{}", b"413 Too Large"))
+        assert await call.left()
+
+    async with (
+        FakeEngine(script, reads_bodies=False) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
+        for _ in range(2):
+            await client.send(post({**CHAT, "user": "x" * 20_000_000}))
+            assert (await client.answer()).status == 413
+        assert engine.connections == 2
+        assert it.plane.idle_engine_connections == 0
+
+
+async def test_a_full_engines_connection_is_kept_only_when_its_answer_came_whole() -> None:
+    """FC-31: the rest of a refusal must not meet the next request."""
+    refusal = answer(b'{"error":"queue full"}', b"503 Full")
+
+    async def script(call: Call) -> None:
+        await call.send(refusal[:-5])
+        await asyncio.sleep(0.1)
+        await call.send(refusal[-5:])
+
+    async with FakeEngine(script) as busy, FakeEngine(always(OK)) as free:
+        placer = FakePlacer([replica_at(busy.port), replica_at(free.port, "r2")])
+        async with running(placer) as it, RawClient(it.port) as client:
+            for _ in range(3):
+                assert await ask(client) == 200
+            assert (busy.connections, len(free.calls)) == (3, 3)
+            assert it.placer.outcomes == [Outcome.OK] * 3
 
 
 async def test_a_replica_that_left_keeps_no_connections() -> None:
