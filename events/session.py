@@ -35,6 +35,7 @@ class StreamTimes:
     replay_timeout_s: float = 5.0  # between two replies
     retry_replay_s: float = 15.0  # after a replay that was not answered
     silence_grace_s: float = 60.0
+    link_down_s: float = 10.0  # without a connection; what we believe then may be long gone
     backoff_s: float = 0.5  # after a crash, doubled each time
     max_backoff_s: float = 30.0
     warn_every_s: float = 30.0
@@ -55,6 +56,7 @@ class Session:
         self._whole = False  # the view lacks nothing
         self._last_before_blink: int | None = None  # newest number before a reconnect that could not be checked
         self._replay_due: float | None = None  # monotonic; the past could not be had, ask for it again then
+        self._link_lost_at: float | None = None  # monotonic
         self._replay_wait_s = times.retry_replay_s
         self._retried_seq = -1  # the batch whose failure we answered by asking for everything again
         self._slice_end = 0.0
@@ -66,13 +68,27 @@ class Session:
         self._context = context
         try:
             while True:
-                wait_s = None if self._replay_due is None else self._replay_due - time.monotonic()
-                await self._handle(source, await source.arrivals(wait_s))
+                await self._handle(source, await source.arrivals(self._wait_s()))
+                self._drop_what_nobody_confirms()
                 if self._replay_due is not None and self.connected and time.monotonic() >= self._replay_due:
                     await self._bootstrap()
         finally:
             self.connected = False
             source.close()
+
+    def _wait_s(self) -> float | None:
+        """Seconds until something is due; None when nothing is."""
+        due = [] if self._replay_due is None else [self._replay_due]
+        if self._link_lost_at is not None:
+            due.append(self._link_lost_at + self._times.link_down_s)
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _drop_what_nobody_confirms(self) -> None:
+        lost_at = self._link_lost_at
+        if lost_at is not None and time.monotonic() >= lost_at + self._times.link_down_s:
+            self._link_lost_at = None
+            self._warn("events cut off replica=%s rank=%d s=%g: view dropped", self._times.link_down_s)
+            self.forget()
 
     def forget(self) -> None:
         """The engine is gone: so is the view."""
@@ -85,6 +101,7 @@ class Session:
         if links and links[-1] is Link.DOWN:
             self.connected = False
             if not self._applier.cold:
+                self._link_lost_at = time.monotonic()
                 self._applier.set(Freshness.GAP)
         # Down and up at once: messages from before may belong to either connection.
         unusable = Link.DOWN in links and Link.UP in links
@@ -92,6 +109,7 @@ class Session:
             source.discard()
         if links and links[-1] is Link.UP:
             self.connected = True
+            self._link_lost_at = None
             unusable = await self._linked(source) or unusable
         for arrival in () if unusable else arrivals:
             if isinstance(arrival, Frames):

@@ -113,10 +113,7 @@ def serve_command(
         typer.echo(text)
         sys.stdout.flush()
 
-    try:
-        return serve(settings, announce)
-    except OSError as error:
-        raise ConfigError(f"cannot listen: {error}") from error
+    return serve(settings, announce)
 
 
 @app.command("check-config", epilog="Example: trunkline check-config trunkline.yaml")
@@ -125,10 +122,12 @@ def check_config(
     json: Annotated[bool, typer.Option("--json", help="Print the settings as JSON.")] = False,
 ) -> int:
     """Read a configuration file the way `serve` does; 1 when it is wrong, naming the key and the value."""
+    from gateway.check import check_settings
     from gateway.config import load_settings, settings_as_data
 
     try:
         settings = load_settings(path)
+        check_settings(settings)
     except ConfigError as error:
         typer.echo(orjson.dumps({"ok": False, "error": str(error)}).decode() if json else f"error: {error}", err=not json)
         return 1

@@ -13,9 +13,10 @@ import yaml
 
 from gateway.errors import ConfigError
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]  # seconds, to a year; infinite is no time at all
 PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")]  # stands in header fields, logs and metrics
 PolicyName = Literal["cost", "round_robin", "least_loaded"]
 DialectName = Literal["trunkline", "openai"]
 
@@ -56,7 +57,7 @@ class ReplicaSettings(_Settings, frozen=True):
     """One engine endpoint. events and replay: ZMQ endpoints of rank 0; rank r uses port + r."""
 
     url: str
-    name: str | None = None
+    name: Name | None = None
     events: str | None = None
     replay: str | None = None
     topic: str = ""
@@ -93,14 +94,35 @@ class Settings(_Settings, frozen=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key stands once; of two equal ones the first would be lost without a word."""
+
+
+def _unique(loader: _Loader, node: yaml.MappingNode) -> dict[object, object]:
+    seen: set[object] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node)
+        if isinstance(key, str) and key in seen:
+            raise ConfigError(f"{key}: given twice, the second time in line {key_node.start_mark.line + 1}")
+        seen.add(key if isinstance(key, str) else repr(key))
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique)
+
+
 def load_settings(path: Path) -> Settings:
     """Read a YAML file; raises ConfigError naming the file, the key and the value."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}") from error
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
     return settings_from(raw or {}, source=str(path))
 
 

@@ -30,7 +30,10 @@ class Address:
     @classmethod
     def parse(cls, url: str) -> Address:
         """From http(s)://host[:port][/base]; raises ConfigError naming the URL (without userinfo)."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise ConfigError(f"replica url is not one: {_redacted(url)!r}: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"replica url must be http(s)://host:port, got {_redacted(url)!r}")
         if parts.username or parts.password:

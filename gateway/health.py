@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 # A refused connection is no matter of patience: the next look comes this soon, so that a killed process is out in time.
 _REFUSED_RETRY_S = 0.1
+_READ_AGAIN_S = 2.0  # between two readings of the facts of a healthy replica whose events can not be heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,15 @@ class _Watch:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0
     successes: int = 0
-    known: bool = False  # its facts were learned in this life
+    read_again_at: float = 0.0
 
 
 class HealthMonitor:
-    """Checks every replica. `on_up` gets the facts each time a replica comes (back); `on_down` when it is given up."""
+    """Checks every replica.
+
+    on_up gets the facts each time a replica comes (back), and while it is up but `unheard`, that is, a stream of its events
+    has no connection. on_down is called when it is given up.
+    """
 
     def __init__(
         self,
@@ -54,12 +60,16 @@ class HealthMonitor:
         *,
         on_up: Callable[[Replica, ReplicaSettings, Facts], Awaitable[None]],
         on_down: Callable[[Replica], None],
+        unheard: Callable[[Replica], bool] = lambda replica: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
         self._settings = settings
         self._session = session
         self._on_up = on_up
         self._on_down = on_down
+        self._unheard = unheard
+        self._clock = clock
         self._watches: dict[str, _Watch] = {}
 
     def watch(self, replica: Replica, settings: ReplicaSettings) -> None:
@@ -112,19 +122,31 @@ class HealthMonitor:
     async def _passed(self, replica: Replica, watch: _Watch) -> None:
         watch.failures = 0
         watch.successes += 1
-        if replica.healthy or watch.successes < self._settings.successes:
+        if watch.successes < self._settings.successes:
             return
-        facts = await self._facts(replica, watch.settings)
-        replica.dialect = dialect_named(facts.dialect)
-        self._fleet.learn_models(replica, facts.models)
-        await self._on_up(replica, watch.settings, facts)
+        if replica.healthy:
+            # A process that restarted between two checks may announce its blocks elsewhere now.
+            if self._clock() >= watch.read_again_at and self._unheard(replica):
+                await self._learn(replica, watch)
+            return
+        facts = await self._learn(replica, watch)
         replica.healthy = True
         self._fleet.refresh(replica)
         log.info("replica up replica=%s models=%s dialect=%s", replica.name, ",".join(facts.models) or "?", facts.dialect)
 
+    async def _learn(self, replica: Replica, watch: _Watch) -> Facts:
+        watch.read_again_at = self._clock() + _READ_AGAIN_S
+        facts = await self._facts(replica, watch.settings)
+        replica.dialect = dialect_named(facts.dialect)
+        self._fleet.learn_models(replica, facts.models)
+        await self._on_up(replica, watch.settings, facts)
+        return facts
+
     def _failed(self, replica: Replica, watch: _Watch, error: Exception) -> None:
         watch.successes = 0
         watch.failures += 1
+        if watch.failures == self._settings.failures and not replica.healthy:
+            log.warning("replica not up replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error))
         if not replica.healthy or watch.failures < self._settings.failures:
             return
         replica.healthy = False

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gateway.check import check_settings
 from gateway.config import Settings, load_settings, parse_replica, settings_as_data, settings_from
-from gateway.errors import ConfigError
 
 
 def merged_settings(config: Path | None, replicas: Sequence[str], options: Mapping[str, Any]) -> Settings:
@@ -27,6 +27,5 @@ def merged_settings(config: Path | None, replicas: Sequence[str], options: Mappi
                 place = place[group]
             place[key] = value
     settings = settings_from(data, source="options")
-    if not settings.replicas:
-        raise ConfigError("no replica given: use --replica URL or `replicas:` in the file")
+    check_settings(settings)
     return settings

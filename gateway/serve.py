@@ -14,16 +14,16 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import aiohttp
 import uvloop
 from aiohttp import web
 
-from events.endpoints import rank_endpoint
-from events.errors import EndpointError
 from gateway.auth import Keys
+from gateway.check import check_replica
 from gateway.choose.policies import policy_named
 from gateway.choose.rates import Rates
 from gateway.config import ReplicaSettings, Settings
@@ -41,6 +41,7 @@ from gateway.views import Views
 from radix.index import Index
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _TIDY_INTERVAL_S = 0.5
 
@@ -83,15 +84,20 @@ class Gateway:
         listen = self.settings.listen
         self._session = aiohttp.ClientSession()
         self._health = HealthMonitor(
-            self.fleet, self.settings.health, self._session, on_up=self.views.follow, on_down=self.views.suspect
+            self.fleet,
+            self.settings.health,
+            self._session,
+            on_up=self.views.follow,
+            on_down=self.views.suspect,
+            unheard=self.views.unheard,
         )
         for replica in self.settings.replicas:
             await self.add_replica(replica, Address.parse(replica.url))
-        port = await self.plane.start(listen.host, listen.port)
+        port = await _listening(self.plane.start(listen.host, listen.port), "", listen.host, listen.port)
         self._runner = web.AppRunner(self.control.app(), access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, listen.control_host, listen.control_port)
-        await site.start()
+        await _listening(site.start(), "control_", listen.control_host, listen.control_port)
         control_port = int(self._runner.addresses[0][1])
         self._tasks.append(asyncio.create_task(self._tidy(), name="tidy"))
         if self.settings.tokenizer:
@@ -116,12 +122,7 @@ class Gateway:
 
     async def add_replica(self, settings: ReplicaSettings, address: Address) -> str:
         """Add one replica and start watching it; returns its name."""
-        name = settings.name or address.netloc
-        try:
-            for endpoint in filter(None, (settings.events, settings.replay)):
-                rank_endpoint(endpoint.replace("*", address.host), settings.ranks - 1)
-        except EndpointError as error:
-            raise ConfigError(f"replica {name}: {error}") from error
+        name = check_replica(settings)
         dialect = settings.dialect or "openai"
         replica = self.fleet.add(name, address, dialect=dialect, api_key=settings.api_key, ranks=settings.ranks)
         assert self._health is not None
@@ -173,6 +174,13 @@ class Gateway:
             self.index.expire(now)
             for replica in self.fleet.replicas.values():
                 self.fleet.refresh(replica)
+
+
+async def _listening(start: Awaitable[T], plane: str, host: str, port: int) -> T:
+    try:
+        return await start
+    except OSError as error:
+        raise ConfigError(f"listen.{plane}host, listen.{plane}port: cannot listen on {host!r}, {port}: {error}") from error
 
 
 def serve(settings: Settings, announce: Callable[[int, int], None]) -> int:

@@ -10,12 +10,15 @@ import zmq.asyncio
 from events.endpoints import rank_endpoint
 from events.errors import EndpointError
 from events.supervise import EventStream
+from events.types import Freshness
 from gateway.config import ReplicaSettings
 from gateway.fleet import Fleet, Replica
 from gateway.health import Facts
 from radix.index import Index
 
 log = logging.getLogger(__name__)
+
+Source = tuple[str, str | None]  # events and replay endpoint
 
 
 class Views:
@@ -25,6 +28,7 @@ class Views:
         self._fleet = fleet
         self._index = index
         self._streams: dict[int, EventStream] = {}
+        self._sources: dict[int, Source | None] = {}
         self._context: zmq.asyncio.Context | None = None  # one I/O thread for all streams, started with the first
 
     def streams(self) -> Iterator[tuple[str, int, EventStream]]:
@@ -38,26 +42,36 @@ class Views:
         return self._streams.get(holder)
 
     async def follow(self, replica: Replica, settings: ReplicaSettings, facts: Facts) -> None:
-        """Listen to each rank of a replica that came up; one already followed goes on as it is."""
+        """Listen to each rank where it announces its blocks now; a stream whose place did not change goes on as it is."""
         for rank, holder in enumerate(replica.holders):
-            if holder in self._streams:
-                continue
             try:
                 source = _source(replica, settings, facts, rank)
             except EndpointError as error:
                 log.warning("not following replica=%s rank=%d error=%s", replica.name, rank, error)
+                source = None
+            if self._sources.get(holder) == source:
                 continue
+            if holder in self._streams:  # another process answers there now, or the same one without its old sockets
+                await self._streams.pop(holder).stop()
+                self._index.clear(holder)
+            self._sources[holder] = source
             if source is None:
+                self._fleet.view.freshness[holder] = Freshness.COLD
                 continue
-            events, replay = source
-            if self._context is None:
-                self._context = zmq.asyncio.Context()
-            stream = EventStream(
-                self._index, holder, events, replay, topic=settings.topic, on_change=self._changed, context=self._context
-            )
-            self._streams[holder] = stream
-            stream.start()
-            log.info("following replica=%s rank=%d events=%s replay=%s", replica.name, rank, events, replay)
+            self._start(holder, source, settings.topic)
+            log.info("following replica=%s rank=%d events=%s replay=%s", replica.name, rank, *source)
+
+    def unheard(self, replica: Replica) -> bool:
+        """A stream of its events has no connection now."""
+        return any(not stream.connected for holder in replica.holders if (stream := self._streams.get(holder)) is not None)
+
+    def _start(self, holder: int, source: Source, topic: str) -> None:
+        if self._context is None:
+            self._context = zmq.asyncio.Context()
+        events, replay = source
+        stream = EventStream(self._index, holder, events, replay, topic=topic, on_change=self._changed, context=self._context)
+        self._streams[holder] = stream
+        stream.start()
 
     def suspect(self, replica: Replica) -> None:
         """The process behind it is gone: what it held is gone too."""
@@ -75,6 +89,7 @@ class Views:
     async def unfollow(self, replica: Replica) -> None:
         """Stop listening to one replica."""
         for holder in replica.holders:
+            self._sources.pop(holder, None)
             if (stream := self._streams.pop(holder, None)) is not None:
                 await stream.stop()
 
@@ -95,7 +110,7 @@ class Views:
             self._fleet.refresh(owner[0])
 
 
-def _source(replica: Replica, settings: ReplicaSettings, facts: Facts, rank: int) -> tuple[str, str | None] | None:
+def _source(replica: Replica, settings: ReplicaSettings, facts: Facts, rank: int) -> Source | None:
     """(events, replay) of one rank: as configured, with port + rank; else as the replica told. None where there are no events.
 
     A wildcard, as an engine's own flag has it, means the host we reach the replica at. Raises EndpointError.

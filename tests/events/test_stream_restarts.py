@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from events.decode import decode
 from events.types import Freshness
 from events.zmq_source import Arrival, ZmqSource
 from radix import Index
-from tests.events.followed import BLOCK, following, live, send_chain
+from tests.events.followed import BLOCK, TIMES, following, live, send_chain
 from tests.fakes.publisher import FakePublisher, until
 from tests.fakes.wire import batch, chain
 
@@ -164,3 +165,21 @@ async def test_suspecting_an_engine_drops_its_view_at_once_and_rebuilds_it() -> 
         assert followed.stream.freshness is Freshness.COLD
         await until(followed.is_(Freshness.LIVE))  # a false alarm: the same process gives everything again
         assert followed.depth() == 3
+
+
+async def test_a_view_nobody_confirms_any_more_is_dropped() -> None:
+    """FC-05, FC-11: the connection stays away; what we believe then may be long gone, so it goes after a while."""
+    times = replace(TIMES, link_down_s=0.2)
+    async with FakePublisher() as publisher, following(publisher, times=times) as followed:
+        await live(publisher, followed)
+        await send_chain(publisher, range(3))
+        await until(followed.has_batches(3))
+        await publisher.down()
+        await until(followed.is_(Freshness.GAP))
+        assert followed.blocks == 3
+        await until(followed.is_(Freshness.COLD))
+        assert followed.blocks == 0
+        publisher.up()
+        await until(followed.is_(Freshness.LIVE))
+        await send_chain(publisher, range(2))
+        await until(lambda: followed.depth() == 2)

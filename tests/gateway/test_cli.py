@@ -36,7 +36,7 @@ def test_check_config_answers_0_for_a_good_file_and_1_for_a_wrong_one(tmp_path: 
     [
         (["nonsense"], "nonsense"),
         (["serve", "--port", "x"], "--port"),
-        (["serve"], "no replica given"),
+        (["serve"], "none given"),
         (["serve", "--replica", "ftp://a"], "ftp://a"),
         (["serve", "--replica", "http://a:1", "--policy", "best"], "best"),
         (["serve", "--replica", "http://key:secret99@a:1"], "credentials"),

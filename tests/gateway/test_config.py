@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.check import check_settings
 from gateway.config import (
     Health,
     Limits,
@@ -49,11 +50,43 @@ def test_a_file_becomes_settings_and_the_rest_keeps_its_defaults(tmp_path: Path)
         ("replicas: 5", ["replicas", "got 5"]),
         ("a: [", ["not valid YAML"]),
         ("- 1", ["the top level"]),
+        ("policy: cost\npolicy: round_robin", ["policy", "twice", "line 2"]),
+        ("[" * 3000, ["not valid YAML"]),
+        ("health: {timeout_s: .inf}", ["health.timeout_s", "inf"]),
+        ("replicas: [{url: 'http://a', name: 'a b'}]", ["replicas[0].name", "'a b'"]),
     ],
 )
 def test_a_wrong_file_is_refused_naming_key_and_value(tmp_path: Path, text: str, names: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(_write(tmp_path, text))
+    for name in names:
+        assert name in str(caught.value)
+
+
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_bytes(b"policy: \xff")
+    with pytest.raises(ConfigError, match="not UTF-8: byte 8 is 0xff"):
+        load_settings(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("policy: cost", ["replicas", "none given"]),
+        ("replicas: [{url: 'ftp://x'}]", ["replicas[0]", "ftp://x"]),
+        ("replicas: [{url: 'http://h:99999'}]", ["replicas[0]", "h:99999"]),
+        ("replicas: [{url: 'http://[::1'}]", ["replicas[0]", "[::1"]),
+        ("replicas: [{url: 'http://a', events: foo}]", ["replicas[0]", "events", "foo"]),
+        ("replicas: [{url: 'http://a', replay: 'tcp://a:65535', ranks: 2}]", ["replicas[0]", "replay", "65536"]),
+        ("replicas: [{url: 'http://a'}, {url: 'http://b', name: 'a:80'}]", ["replicas[1].name", "a:80", "replicas[0]"]),
+        ("replicas: [{url: 'http://a'}]\nadmin_networks: [abc]", ["admin_networks", "abc"]),
+        ("replicas: [{url: 'http://a'}]\napi_keys_file: /nowhere/keys", ["/nowhere/keys"]),
+    ],
+)
+def test_what_serve_would_refuse_is_refused_by_the_check_too(tmp_path: Path, text: str, names: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_settings(load_settings(_write(tmp_path, text)))
     for name in names:
         assert name in str(caught.value)
 
@@ -91,7 +124,7 @@ def test_options_win_over_the_file_and_not_given_ones_do_not(tmp_path: Path) -> 
 
 
 def test_no_replica_at_all_is_wrong_use() -> None:
-    with pytest.raises(ConfigError, match="no replica given"):
+    with pytest.raises(ConfigError, match="none given"):
         merged_settings(None, [], {})
 
 

@@ -61,7 +61,17 @@ class House:
         self.fleet = Fleet(Index(), Rates())
         self.up: list[Facts] = []
         self.down = 0
-        self.monitor = HealthMonitor(self.fleet, QUICK, session, on_up=self._up, on_down=self._down)
+        self.unheard = False
+        self.now = 0.0
+        self.monitor = HealthMonitor(
+            self.fleet,
+            QUICK,
+            session,
+            on_up=self._up,
+            on_down=self._down,
+            unheard=lambda replica: self.unheard,
+            clock=lambda: self.now,
+        )
         self.replica: Replica
 
     async def watch(self, **options: object) -> None:
@@ -159,3 +169,26 @@ async def test_a_fault_wakes_the_next_check(house: House) -> None:
     slow.fault(replica)
     await house.until(lambda: house.engine.checks > checks)
     await slow.stop()
+
+
+async def test_a_replica_whose_events_are_not_heard_is_asked_again_but_not_all_the_time(house: House) -> None:
+    """FC-03: a process that came back between two checks may announce its blocks somewhere else."""
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    house.unheard = True
+    house.engine.sources = {"0": {"endpoint": "tcp://*:6000", "replay_endpoint": "tcp://*:6001"}}
+    checks = house.engine.checks
+    await house.until(lambda: house.engine.checks > checks + 3)
+    assert len(house.up) == 1
+    house.now += 60
+    await house.until(lambda: len(house.up) == 2)
+    assert house.up[-1].event_sources == {0: ("tcp://*:6000", "tcp://*:6001")}
+    assert house.down == 0
+
+
+async def test_a_replica_that_never_comes_up_is_logged_once(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    house.engine.health = 500
+    await house.watch()
+    await house.until(lambda: house.engine.checks > 6)
+    assert [record.message.split(" failures")[0] for record in caplog.records] == ["replica not up replica=r"]
+    assert not house.replica.healthy
