@@ -43,6 +43,8 @@ def check_replica(replica: ReplicaSettings) -> str:
         endpoint = getattr(replica, key)
         if endpoint is None:
             continue
+        if not endpoint.isprintable() or " " in endpoint:
+            raise ConfigError(f"{key}: {endpoint!r} is no endpoint")
         try:
             rank_endpoint(endpoint.replace("*", address.host, 1), replica.ranks - 1)
         except EndpointError as error:

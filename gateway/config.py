@@ -5,6 +5,7 @@ Every error names the key and the value. Reading is strict: an unknown key is an
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -150,7 +151,7 @@ def parse_replica(text: str) -> ReplicaSettings:
         key, separator, value = option.partition("=")
         if not separator:
             raise ConfigError(f"--replica {url}: {option!r} is not key=value")
-        fields[key] = int(value) if key == "ranks" and value.isdigit() else value
+        fields[key] = int(value) if key == "ranks" and re.fullmatch("[0-9]{1,9}", value) else value
     try:
         return msgspec.convert(fields, ReplicaSettings)
     except msgspec.ValidationError as error:

@@ -30,7 +30,7 @@ class NoReplica(GatewayError):
     """Nothing eligible can take the request now."""
 
     def __init__(self, model: str | None, retry_after_s: float = 1.0) -> None:
-        super().__init__(f"no healthy replica serves model {model!r}" if model else "no healthy replica")
+        super().__init__(f"no healthy replica serves model {model!r:.100}" if model else "no healthy replica")
         self.retry_after_s = retry_after_s
 
 

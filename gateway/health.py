@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+import orjson
 
 from gateway.config import Health, ReplicaSettings
 from gateway.dialects import dialect_named
@@ -23,7 +24,9 @@ log = logging.getLogger(__name__)
 
 # A refused connection is no matter of patience: the next look comes this soon, so that a killed process is out in time.
 _REFUSED_RETRY_S = 0.1
-_READ_AGAIN_S = 2.0  # between two readings of the facts of a healthy replica whose events can not be heard
+_READ_AGAIN_S = 30.0  # between two readings of the facts of a healthy replica
+_READ_UNHEARD_S = 2.0  # the same, while its events can not be heard
+_ANSWER_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +45,14 @@ class _Watch:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0
     successes: int = 0
-    read_again_at: float = 0.0
+    read_at: float = 0.0
 
 
 class HealthMonitor:
     """Checks every replica.
 
-    on_up gets the facts each time a replica comes (back), and while it is up but `unheard`, that is, a stream of its events
-    has no connection. on_down is called when it is given up.
+    on_up gets the facts each time a replica comes (back), and again now and then while it is up: sooner when it is `unheard`,
+    that is, a stream of its events has no connection. on_down is called when it is given up.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class HealthMonitor:
             try:
                 await self._check(replica, watch)
                 await self._passed(replica, watch)
-            except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            except Exception as error:  # whatever a replica answers, its checks go on
                 self._failed(replica, watch, error)
                 if isinstance(error, aiohttp.ClientConnectorError) and replica.healthy:
                     pause_s = min(pause_s, _REFUSED_RETRY_S)
@@ -125,8 +128,9 @@ class HealthMonitor:
         if watch.successes < self._settings.successes:
             return
         if replica.healthy:
-            # A process that restarted between two checks may announce its blocks elsewhere now.
-            if self._clock() >= watch.read_again_at and self._unheard(replica):
+            # A process that restarted between two checks may announce its blocks elsewhere now; models come and go, too.
+            due_at = watch.read_at + (_READ_UNHEARD_S if self._unheard(replica) else _READ_AGAIN_S)
+            if self._clock() >= due_at:
                 await self._learn(replica, watch)
             return
         facts = await self._learn(replica, watch)
@@ -135,7 +139,7 @@ class HealthMonitor:
         log.info("replica up replica=%s models=%s dialect=%s", replica.name, ",".join(facts.models) or "?", facts.dialect)
 
     async def _learn(self, replica: Replica, watch: _Watch) -> Facts:
-        watch.read_again_at = self._clock() + _READ_AGAIN_S
+        watch.read_at = self._clock()
         facts = await self._facts(replica, watch.settings)
         replica.dialect = dialect_named(facts.dialect)
         self._fleet.learn_models(replica, facts.models)
@@ -176,15 +180,17 @@ class HealthMonitor:
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
         async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
             try:
-                return response.status, await response.json(content_type=None)
-            except ValueError:
+                return response.status, orjson.loads(await response.content.read(_ANSWER_BYTES))
+            except orjson.JSONDecodeError:
                 return response.status, None
 
 
 def _model_names(answer: object) -> tuple[str, ...]:
     data = answer.get("data") if isinstance(answer, dict) else None
     cards = data if isinstance(data, list) else []
-    return tuple(card["id"] for card in cards if isinstance(card, dict) and isinstance(card.get("id"), str))
+    names = (card.get("id") for card in cards if isinstance(card, dict))
+    # They stand in logs and answers: one line each, of a sane length.
+    return tuple(name for name in names if isinstance(name, str) and name.isprintable() and 0 < len(name) <= 500)
 
 
 def _event_sources(answer: object) -> dict[int, tuple[str, str | None]]:

@@ -100,7 +100,7 @@ class FleetPlacer:
             return intent.model if intent.model in served else ""
         if not served:
             raise NoReplica(intent.model)
-        raise Refusal(404, f"the model {intent.model!r} does not exist", param="model", code="model_not_found")
+        raise Refusal(404, f"the model {intent.model!r:.100} does not exist", param="model", code="model_not_found")
 
     def _view(self, model: str, tried: set[int]) -> FleetView:
         """The fleet itself in the common case; a masked copy where not every holder may be chosen."""
@@ -207,10 +207,10 @@ class FleetTicket:
         now = placer.clock()
         computed = self._first_byte_at is not None and outcome in (Outcome.OK, Outcome.CUT, Outcome.CLIENT_LEFT)
         holder = self._holder
+        placer.counts.outcomes[self.replica.name, outcome.value] += 1
         if holder >= 0:
             known = self._is_holder(holder)
             self._leave(withdraw=not computed)
-            placer.counts.outcomes[self.replica.name, outcome.value] += 1
             if outcome is Outcome.OK and known:
                 placer.on_answered(holder, self._uncached)
                 self._learn(holder, usage)

@@ -111,21 +111,29 @@ class Views:
 
 
 def _source(replica: Replica, settings: ReplicaSettings, facts: Facts, rank: int) -> Source | None:
-    """(events, replay) of one rank: as configured, with port + rank; else as the replica told. None where there are no events.
+    """Where one rank announces: as configured, with port + rank; else where the replica says. None where there are no events.
 
-    A wildcard, as an engine's own flag has it, means the host we reach the replica at. Raises EndpointError.
+    A configured wildcard, as an engine's own flag has it, means the host we reach the replica at. Of what a replica says only
+    the port counts: what it calls itself may mean nothing here, and it must not send us elsewhere. Raises EndpointError.
     """
+    host = f"[{replica.address.host}]" if ":" in replica.address.host else replica.address.host
     if settings.events is not None:
         events, replay = rank_endpoint(settings.events, rank), settings.replay and rank_endpoint(settings.replay, rank)
-    elif rank in facts.event_sources:
-        events, replay = facts.event_sources[rank]
-    else:
+        return _without_wildcard(events, host), _without_wildcard(replay, host) if replay else None
+    if rank not in facts.event_sources:
         return None
-    host = replica.address.host
-    return _reachable(events, host), _reachable(replay, host) if replay else None
+    events, replay = facts.event_sources[rank]
+    return _at_host(events, host), _at_host(replay, host) if replay else None
 
 
-def _reachable(endpoint: str, host: str) -> str:
+def _without_wildcard(endpoint: str, host: str) -> str:
     for wildcard in ("*", "0.0.0.0", "[::]"):
         endpoint = endpoint.replace(f"tcp://{wildcard}:", f"tcp://{host}:", 1)
     return endpoint
+
+
+def _at_host(endpoint: str, host: str) -> str:
+    scheme, _, rest = endpoint.partition("://")
+    if scheme != "tcp":
+        raise EndpointError(f"a replica's events must be at tcp://, got {endpoint!r:.80}")
+    return rank_endpoint(f"tcp://{host}:{rest.rpartition(':')[2]}", 0)

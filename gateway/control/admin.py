@@ -18,6 +18,7 @@ import msgspec
 import orjson
 from aiohttp import web
 
+from gateway.check import check_replica
 from gateway.config import ReplicaSettings
 from gateway.errors import ConfigError
 from gateway.fleet import Address
@@ -46,8 +47,10 @@ class Admin:
             return refused
         try:
             settings = msgspec.json.decode(await request.read(), type=ReplicaSettings)
-            address = await self._allowed(Address.parse(settings.url))
-            name = await self._add(settings, address)
+            check_replica(settings)
+            asked = Address.parse(settings.url)
+            address = await self._allowed(asked)
+            name = await self._add(_at_address(settings, asked, address), address)
         except (msgspec.DecodeError, ConfigError) as error:
             log.warning("admin refused action=add_replica reason=%s", error)
             return _error(400, str(error))
@@ -67,16 +70,16 @@ class Admin:
     def _refuse(self, request: web.Request) -> web.Response | None:
         if not self._token:
             return _error(403, "administration is off: TRUNKLINE_ADMIN_TOKEN is not set")
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(given, self._token):
-            log.warning("admin refused path=%s reason=%s", request.path, "bad token")
+            log.warning("admin refused path=%s reason=%s", request.raw_path, "bad token")
             return _error(401, "a valid admin token is required")
         return None
 
     async def _allowed(self, address: Address) -> Address:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise ConfigError(f"url: cannot look up {address.host!r}") from error
         hosts = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         for host in hosts:
@@ -84,6 +87,20 @@ class Admin:
             if not any(ip in network for network in self._networks):
                 raise ConfigError(f"url: {address.host!r} is at {ip}, which is in none of admin_networks")
         return replace(address, host=hosts[0])
+
+
+def _at_address(settings: ReplicaSettings, asked: Address, address: Address) -> ReplicaSettings:
+    """Events come from the very host that was judged, or not at all."""
+    moved: dict[str, str] = {}
+    for key in ("events", "replay"):
+        endpoint = getattr(settings, key)
+        if endpoint is None:
+            continue
+        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        if not endpoint.startswith("tcp://") or host.strip("[]") not in ("*", asked.host):
+            raise ConfigError(f"{key}: must be tcp:// at the host of the url, got {endpoint!r}")
+        moved[key] = f"tcp://{f'[{address.host}]' if ':' in address.host else address.host}:{port}"
+    return msgspec.structs.replace(settings, **moved)
 
 
 def _error(status: int, message: str) -> web.Response:

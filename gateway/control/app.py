@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -81,8 +82,9 @@ class ControlPlane:
     async def _receipts(self, request: web.Request) -> web.Response:
         """The latest receipts, newest first; ?limit= (default 100), ?replica=, ?reason=."""
         text = request.query.get("limit", "100")
-        if not text.isdigit() or not 1 <= int(text) <= _MAX_RECEIPTS:
-            return _json({"error": {"message": f"limit must be 1..{_MAX_RECEIPTS}, got {text!r}", "param": "limit"}}, status=400)
+        if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= _MAX_RECEIPTS:
+            message = f"limit must be 1..{_MAX_RECEIPTS}, got {text!r:.80}"
+            return _json({"error": {"message": message, "param": "limit"}}, status=400)
         replica, reason = request.query.get("replica"), request.query.get("reason")
         rows: list[dict[str, Any]] = []
         for receipt in reversed(self._placer.receipts):

@@ -23,6 +23,7 @@ class Engine:
     def __init__(self) -> None:
         self.health = 200
         self.checks = 0
+        self.raw_models: bytes | None = None
         self.models: object = {"data": [{"id": "m"}, {"id": "m-alias"}, {"no": "id"}, 5]}
         self.info: object = {"dialect": "trunkline"}
         self.sources: object = {"0": {"endpoint": "tcp://*:5557", "replay_endpoint": None}, "x": {}, "1": {"endpoint": 5}}
@@ -49,6 +50,8 @@ class Engine:
         return web.Response(status=self.health, headers={"location": "/elsewhere"})
 
     async def _told(self, request: web.Request) -> web.Response:
+        if request.path == "/v1/models" and self.raw_models is not None:
+            return web.Response(body=self.raw_models, content_type="application/json")
         value = {"/v1/models": self.models, "/server_info": self.info, "/kv_event_sources": self.sources}[request.path]
         return web.json_response(value) if value is not None else web.Response(status=404)
 
@@ -180,7 +183,7 @@ async def test_a_replica_whose_events_are_not_heard_is_asked_again_but_not_all_t
     checks = house.engine.checks
     await house.until(lambda: house.engine.checks > checks + 3)
     assert len(house.up) == 1
-    house.now += 60
+    house.now += 2
     await house.until(lambda: len(house.up) == 2)
     assert house.up[-1].event_sources == {0: ("tcp://*:6000", "tcp://*:6001")}
     assert house.down == 0
@@ -192,3 +195,22 @@ async def test_a_replica_that_never_comes_up_is_logged_once(house: House, caplog
     await house.until(lambda: house.engine.checks > 6)
     assert [record.message.split(" failures")[0] for record in caplog.records] == ["replica not up replica=r"]
     assert not house.replica.healthy
+
+
+async def test_models_a_replica_begins_to_serve_later_are_learned(house: House) -> None:
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    house.engine.models = {"data": [{"id": "m"}, {"id": "later"}]}
+    house.now += 30
+    await house.until(lambda: house.fleet.models() == ("m", "later"))
+
+
+@pytest.mark.parametrize("models", [b"[" * 100_000, b"\xff", b"{}", b'{"data":[{"id":"a\\nb"},{"id":""},{"id":"a\\ud800"}]}'])
+async def test_no_answer_of_a_replica_ends_its_checks(house: House, models: bytes) -> None:
+    """FC-62: and no name that could not stand in a log line or an answer is taken."""
+    house.engine.raw_models = models
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    assert house.fleet.models() == ()
+    house.engine.health = 500
+    await house.until(lambda: not house.replica.healthy)

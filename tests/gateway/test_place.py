@@ -179,6 +179,7 @@ def test_move_tries_every_replica_once_and_reports_the_fault() -> None:
     assert house.loads() == [(0, 0, 0)] * 3
     ticket.close(Outcome.ENGINE_ERROR)
     assert house.placer.receipts[-1].attempts == 3
+    assert sum(house.placer.counts.outcomes.values()) == 1
 
 
 def test_salted_prompts_share_nothing_with_others() -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import ClientSession, web
+from yarl import URL
 
 from gateway.config import ReplicaSettings
 from gateway.control.admin import Admin
@@ -112,6 +113,44 @@ async def test_everything_outside_the_allowed_networks_is_refused(
     assert "admin refused" in caplog.text
     assert "sesame77" not in text + caplog.text
     assert added == []
+
+
+@pytest.mark.parametrize("key", ["events", "replay"])
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.2:1", "tcp://169.254.169.254:80", "ipc:///events", "tcp://bad host:5", "x"])
+async def test_events_may_only_come_from_the_host_that_was_judged(
+    start: Start, added: list[object], key: str, endpoint: str
+) -> None:
+    """FC-58: neither side door leads out of the allowed networks."""
+    base = await start(TOKEN)
+    status, text = await _post(base, {"url": "http://127.0.0.1:8000", key: endpoint})
+    assert (status, key in text) == (400, True)
+    assert added == []
+
+
+async def test_events_of_an_added_replica_are_at_the_address_that_was_judged(
+    start: Start, added: list[tuple[ReplicaSettings, Address]]
+) -> None:
+    base = await start(TOKEN, ("127.0.0.0/8", "::1/128"))
+    body = {"url": "http://localhost:8000", "events": "tcp://*:5557", "replay": "tcp://localhost:5558"}
+    assert (await _post(base, body))[0] == 201
+    settings, address = added[0]
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    assert (settings.events, settings.replay) == (f"tcp://{host}:5557", f"tcp://{host}:5558")
+
+
+@pytest.mark.parametrize("url", [f"http://{'a' * 70}.example:1", "http://127.0.0.1:8000"])
+async def test_odd_names_and_odd_tokens_are_refused_without_a_traceback(start: Start, added: list[object], url: str) -> None:
+    base = await start(TOKEN, ("10.0.0.0/8",))
+    assert (await _post(base, {"url": url}))[0] == 400
+    assert (await _post(base, {"url": url}, "\u00ff"))[0] == 401
+    assert added == []
+
+
+async def test_a_path_can_not_forge_a_log_line(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    base = await start(TOKEN)
+    async with ClientSession() as session, session.delete(URL(f"{base}/replicas/x%0aERROR", encoded=True)) as answer:
+        assert answer.status == 401
+    assert all("\n" not in record.getMessage() for record in caplog.records)
 
 
 async def test_unknown_fields_and_names_are_named(start: Start) -> None:
