@@ -17,12 +17,13 @@ from typer.exceptions import TyperException
 
 from gateway.errors import ConfigError, GatewayError
 
-# command -> (module whose `app` runs it, one line of help, extra that brings what the module imports)
+# command -> (module whose `app` runs it, one line of help)
 _ROOMS = {
-    "replica": ("replicas.cli", "Run one of our own engine replicas.", "replica"),
-    "model": ("replicas.model_cli", "Fetch or list models.", "replica"),
-    "simulate": ("simulations.cli", "Replay a trace through the routing policies.", "simulate"),
+    "replica": ("replicas.cli", "Run one of our own engine replicas."),
+    "model": ("replicas.model_cli", "Fetch or list models."),
+    "simulate": ("simulations.cli", "Replay a trace through the routing policies."),
 }
+_EXTRAS = {"torch": "replica", "safetensors": "replica", "gguf": "replica", "matplotlib": "simulate"}
 
 app = typer.Typer(
     name="trunkline",
@@ -36,7 +37,7 @@ app = typer.Typer(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `trunkline`; returns the exit status."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         if args and args[0] in _ROOMS:
             return _run(_room(args[0]), args[1:], f"trunkline {args[0]}")
@@ -44,16 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GatewayError as error:
         typer.echo(f"error: {error}", err=True)
         return 2
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        hint = f"install trunkline with the extra [{extra}], as in `pip install '.[{extra}]'`"
+        typer.echo(f"error: `trunkline {' '.join(args[:1])}` needs the package {error.name!r}: {hint}", err=True)
+        return 2
 
 
 def _room(command: str) -> typer.Typer:
-    module, _, extra = _ROOMS[command]
-    try:
-        room: typer.Typer = importlib.import_module(module).app
-    except ModuleNotFoundError as error:
-        raise GatewayError(
-            f"`trunkline {command}` needs the package {error.name!r}: install trunkline with the extra [{extra}]"
-        ) from error
+    room: typer.Typer = importlib.import_module(_ROOMS[command][0]).app
     return room
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import yaml
@@ -19,6 +19,7 @@ PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")]  # stands in header fields, logs and metrics
 PolicyName = Literal["cost", "round_robin", "least_loaded"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 DialectName = Literal["trunkline", "openai"]
 
 
@@ -92,7 +93,10 @@ class Settings(_Settings, frozen=True):
     admin_networks: tuple[str, ...] = ()  # CIDRs in which a replica may be added at run time; none by default
     limits: Limits = Limits()
     health: Health = Health()
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_level: LogLevel = "info"
+
+
+_CHOICES: dict[str, Any] = {"policy": PolicyName, "dialect": DialectName, "log_level": LogLevel}
 
 
 class _Loader(yaml.SafeLoader):
@@ -134,6 +138,9 @@ def settings_from(raw: object, *, source: str) -> Settings:
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
         key = where.rstrip("`").lstrip(".") or "the top level"
+        choices = _CHOICES.get(key.rpartition(".")[2])
+        if choices and message.startswith("Invalid enum value"):
+            message = f"must be one of {', '.join(get_args(choices))}"
         raise ConfigError(f"{source}: {key}: {message}{_found(raw, key)}") from error
 
 
@@ -170,4 +177,4 @@ def _found(raw: object, path: str) -> str:
             value = value[int(step)]
         else:
             return ""
-    return f", got {value!r}"
+    return "" if value is None else f", got {value!r:.200}"

@@ -60,8 +60,8 @@ def _redacted(url: str) -> str:
 class Replica:
     """One engine endpoint.
 
-    models: the names it serves, learned from its /v1/models (empty until then). healthy: set by `health`. draining: gets no
-    new request. holders: its numbers in the index, by rank.
+    models: the names it serves, learned from its /v1/models (empty until then). healthy, last_error: set by `health`.
+    draining: gets no new request. holders: its numbers in the index, by rank.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Replica:
     models: tuple[str, ...] = ()
     healthy: bool = True
     draining: bool = False
+    last_error: str | None = None  # why the last check failed; None while they pass
     holders: list[int] = field(default_factory=list)
 
     @property

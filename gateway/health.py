@@ -125,6 +125,7 @@ class HealthMonitor:
     async def _passed(self, replica: Replica, watch: _Watch) -> None:
         watch.failures = 0
         watch.successes += 1
+        replica.last_error = None
         if watch.successes < self._settings.successes:
             return
         if replica.healthy:
@@ -149,6 +150,7 @@ class HealthMonitor:
     def _failed(self, replica: Replica, watch: _Watch, error: Exception) -> None:
         watch.successes = 0
         watch.failures += 1
+        replica.last_error = _short(error)
         if watch.failures == self._settings.failures and not replica.healthy:
             log.warning("replica not up replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error))
         if not replica.healthy or watch.failures < self._settings.failures:

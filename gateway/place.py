@@ -313,7 +313,7 @@ class FleetTicket:
             realised_tokens=usage.cached_tokens if usage else None,
             prompt_tokens=usage.prompt_tokens if usage else None,
             tokens_out=usage.completion_tokens if usage else None,
-            ttft_s=first - self._started_at if first is not None else None,
+            ttft_s=first - self._started_at if first is not None and self._intent.stream else None,
             duration_s=now - self._started_at,
             outcome=outcome.value,
             attempts=self.attempts,

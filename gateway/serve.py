@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TIDY_INTERVAL_S = 0.5
+_FETCH_HINT = "; `trunkline model fetch smollm2` brings it"
 
 
 class Gateway:
@@ -156,7 +157,10 @@ class Gateway:
         pause_s = 1.0
         while True:
             try:
-                self.tokenizer = await asyncio.to_thread(Tokenizer.load, model_folder(name))
+                folder = model_folder(name)
+                if not folder.is_dir():
+                    raise FileNotFoundError(f"{folder} is not there{_FETCH_HINT if name == 'smollm2' else ''}")
+                self.tokenizer = await asyncio.to_thread(Tokenizer.load, folder)
             except Exception as error:
                 log.error("tokenizer failed to load name=%s retry_s=%.0f error=%s", name, pause_s, error)
                 await asyncio.sleep(pause_s)

@@ -19,9 +19,11 @@ from benchmarks.demo.http import get_json
 from benchmarks.demo.play import Plan, Turn, clear_caches, play, warm_up
 from benchmarks.demo.processes import Process, ProcessError, free_ports, trunkline
 from benchmarks.demo.report import show_policy, show_side_by_side, summary
+from replicas.errors import ReplicaError
+from replicas.fetch import fetch_smollm2
 
 _REPLICAS = 2
-_SHORT = Plan(users=2, turns=2, max_tokens=12)
+_SHORT = Plan(users=3, turns=2, max_tokens=12)
 _OUT = Console()
 _PROGRESS = Console(stderr=True)
 
@@ -29,14 +31,15 @@ _PROGRESS = Console(stderr=True)
 def main(
     json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line instead of tables.")] = False,
     serve: Annotated[bool, typer.Option("--serve", help="Leave replicas and gateway running.")] = False,
-    short: Annotated[bool, typer.Option("--short", help="Two users, two turns, short answers.")] = False,
+    short: Annotated[bool, typer.Option("--short", help="Two turns and short answers.")] = False,
 ) -> None:
     """Two real SmolLM2 replicas behind the gateway: the same chats under `cost` and `round_robin`."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a script started us in the background
     try:
         with ExitStack() as children, tempfile.TemporaryDirectory(prefix="trunkline-demo-") as logs:
             _run(children, Path(logs), json=json, serve=serve, plan=_SHORT if short else Plan())
-    except (ProcessError, RuntimeError) as error:
+    except (ProcessError, ReplicaError, RuntimeError, OSError) as error:
         _PROGRESS.print(f"[red]the demo failed:[/] {error}")
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
@@ -75,8 +78,6 @@ def _run(children: ExitStack, logs: Path, *, json: bool, serve: bool, plan: Plan
 
 
 def _fetch_model() -> None:
-    from replicas.fetch import fetch_smollm2
-
     fetch_smollm2(_say)
 
 
@@ -132,13 +133,14 @@ def _serve(children: ExitStack, logs: Path, urls: list[str]) -> None:
     gateway = children.enter_context(_start_gateway(logs, urls, "cost", port=8080))
     ports = orjson.loads(gateway.ready_line)
     _OUT.print(f"The gateway listens on port {ports['data_port']}. Talk to it, twice, and look at the headers:\n")
-    body = '{"model":"smollm2","messages":[{"role":"user","content":"What is a lighthouse?"}],"max_tokens":40}'
+    question = '"messages":[{"role":"user","content":"What is a lighthouse?"}]'
+    body = '{"model":"smollm2","stream":true,"temperature":0,"max_tokens":40,' + question + "}"
     _OUT.print(
-        f"  curl -i http://127.0.0.1:{ports['data_port']}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n",
+        f"  curl -iN http://127.0.0.1:{ports['data_port']}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\n",
         markup=False, soft_wrap=True,
     )  # fmt: skip
     _OUT.print("Why each request went where it went:\n")
-    _OUT.print(f"  curl http://127.0.0.1:{ports['control_port']}/receipts?limit=3\n", markup=False, soft_wrap=True)
+    _OUT.print(f"  curl 'http://127.0.0.1:{ports['control_port']}/receipts?limit=3'\n", markup=False, soft_wrap=True)
     _OUT.print("Ctrl-C stops everything.")
     signal.pause()
 
@@ -156,4 +158,6 @@ def _say_turn(turn: Turn) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    typer.run(main)
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    app.command()(main)
+    app()

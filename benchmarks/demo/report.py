@@ -36,7 +36,7 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
 
 def show_policy(console: Console, policy: str, turns: Sequence[Turn]) -> None:
     """One row per turn."""
-    table = Table(title=f"Policy {policy} (counts in tokens)", title_justify="left", padding=(0, 0, 0, 1))
+    table = Table(title=f"Policy {policy} (counts in tokens)", title_justify="left", padding=(0, 1))
     for name in ("turn", "user", "replica", "why"):
         table.add_column(name, no_wrap=True)
     for name in ("prompt", "predicted", "cached", "first token"):
@@ -70,4 +70,4 @@ def show_side_by_side(console: Console, played: Mapping[str, Sequence[Turn]]) ->
     table.add_row("predictions that were exact", *(f"{f['predicted_exact_share']:.0%}" for f in figures.values()))
     console.print(table)
     ratio = figures["round_robin"]["followup_ttft_ms_p50"] / figures["cost"]["followup_ttft_ms_p50"]
-    console.print(f"Sent to the replica that already holds it, a follow-up's first token came [bold]{ratio:.1f}x[/] sooner.")
+    console.print(f"Sent to the replica that holds it, a follow-up's first token came [bold]{ratio:.1f}x[/] sooner.")

@@ -110,7 +110,7 @@ class Receipt:
     realised_tokens: int | None = None  # cached tokens the engine reported
     prompt_tokens: int | None = None  # prompt tokens the engine reported
     tokens_out: int | None = None
-    ttft_s: float | None = None
+    ttft_s: float | None = None  # of streamed answers; the first byte of others is their last
     duration_s: float | None = None
     outcome: str = "open"  # 'ok', 'client_error', 'engine_error', 'client_left', 'cut', 'refused'
     attempts: int = 1

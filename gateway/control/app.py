@@ -80,15 +80,21 @@ class ControlPlane:
         return _json({"replicas": [replica_row(fleet, self._views, replica) for replica in fleet.replicas.values()]})
 
     async def _receipts(self, request: web.Request) -> web.Response:
-        """The latest receipts, newest first; ?limit= (default 100), ?replica=, ?reason=."""
+        """The latest receipts, newest first; ?limit= (default 100), ?replica=, ?reason=, ?request_id=."""
+        unknown = set(request.query) - {"limit", "replica", "reason", "request_id"}
+        if unknown:
+            name = min(unknown)
+            return _json({"error": {"message": f"unknown parameter {name!r:.80}", "param": name[:80]}}, status=400)
         text = request.query.get("limit", "100")
         if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= _MAX_RECEIPTS:
             message = f"limit must be 1..{_MAX_RECEIPTS}, got {text!r:.80}"
             return _json({"error": {"message": message, "param": "limit"}}, status=400)
-        replica, reason = request.query.get("replica"), request.query.get("reason")
+        replica, reason, request_id = (request.query.get(name) for name in ("replica", "reason", "request_id"))
         rows: list[dict[str, Any]] = []
         for receipt in reversed(self._placer.receipts):
             if replica not in (None, receipt.replica) or reason not in (None, receipt.decision.reason):
+                continue
+            if request_id not in (None, receipt.request_id):
                 continue
             rows.append(receipt_row(receipt, self._placer.fleet.view.names))
             if len(rows) == int(text):

@@ -43,6 +43,7 @@ def replica_row(fleet: Fleet, views: Views, replica: Replica) -> dict[str, Any]:
         "dialect": replica.dialect.name,
         "models": replica.models,
         "healthy": replica.healthy,
+        "last_error": replica.last_error,
         "draining": replica.draining,
         "ranks": [_rank_row(fleet, views, rank, holder) for rank, holder in enumerate(replica.holders)],
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,3 +110,24 @@ async def test_the_scrape_shows_what_was_counted(served: Served) -> None:
     assert samples["trunkline_ttft_seconds_count",] == 3
     assert sum(value for key, value in samples.items() if key[0] == "trunkline_decisions_total") == 3
     assert sum(value for key, value in samples.items() if key[0] == "trunkline_view_freshness") == 2
+
+
+async def test_every_metric_is_documented(served: Served) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "control-plane.md").read_text()
+    families = text_string_to_metric_families((await served.get("/metrics"))[1])
+    # A row names the first of a family of metrics whole and the others by their last part: `_gaps_`, `_nodes`.
+    listed = {
+        f"{stem}{part}".strip("_") for stem in ("trunkline_event", "trunkline_index") for part in re.findall(r"`(_\w+)`", text)
+    }
+    missing = [family.name for family in families if family.name not in text and family.name not in listed]
+    assert missing == []
+
+
+async def test_an_unknown_parameter_is_named_and_a_receipt_is_found_by_its_id(served: Served) -> None:
+    for number in range(3):
+        ticket = served.house.place(prompt_of(8, number))
+        ticket.request_id = f"id-{number}"
+        ticket.close(Outcome.OK)
+    found = (await served.get("/receipts?request_id=id-1"))[1]["receipts"]
+    assert [row["request_id"] for row in found] == ["id-1"]
+    assert (await served.get("/receipts?request=id-1"))[0] == 400
