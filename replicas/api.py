@@ -7,13 +7,18 @@ silently lacks what was asked for is worse than none.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from replicas.errors import BadRequest
+from replicas.errors import BadRequest, brief
 from replicas.sample import Sampling
+
+# A request may ask for many things at once, and each of them costs time on the loop or in every step of everybody.
+MAX_PROMPTS = 256  # a sequence each: beyond this a client sends several requests and loses nothing
+MAX_STOPS = 32  # each is looked for in every piece of text, in the engine's thread; the OpenAI API takes 4
+MAX_STOP_IDS = 1024  # more than any vocabulary we know has special tokens
 
 _AtLeast0 = Annotated[float, msgspec.Meta(ge=0)]
 _AtLeast1 = Annotated[int, msgspec.Meta(ge=1)]
@@ -79,7 +84,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         for name, neutral in _NOT_SUPPORTED:
             value = getattr(self, name)
             if not any(value is one or (type(value) is type(one) and value == one) for one in neutral):
-                raise BadRequest(f"{name}={value!r} is not supported by this engine", name)
+                raise BadRequest(f"{name}={brief(value)} is not supported by this engine", name)
 
     def sampling(self) -> Sampling:
         """How to choose tokens; what is absent stays neutral, and temperature is 1."""
@@ -89,11 +94,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return Sampling(**given)
 
     def stop_strings(self) -> tuple[str, ...]:
-        """The stop strings as a tuple; raises BadRequest for an empty one."""
+        """The stop strings as a tuple; raises BadRequest for an empty one, or too many."""
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        at_most(MAX_STOPS, stops, "stop")
         if "" in stops:
             raise BadRequest("stop must not hold an empty string", "stop")
         return stops
+
+    def stop_ids(self) -> frozenset[int]:
+        """The client's own stop tokens; raises BadRequest for too many. The engine knows whether the vocabulary has them."""
+        given = self.stop_token_ids or ()
+        at_most(MAX_STOP_IDS, given, "stop_token_ids")
+        return frozenset(given)
 
 
 class ChatRequest(Request, frozen=True, kw_only=True):
@@ -107,11 +119,13 @@ class ChatRequest(Request, frozen=True, kw_only=True):
         """Raise BadRequest for the first field that this engine cannot honour."""
         super().refuse_unsupported()
         if self.tool_choice not in (None, "none", "auto"):
-            raise BadRequest(f"tool_choice={self.tool_choice!r} needs guided decoding, which this engine lacks", "tool_choice")
+            raise BadRequest(
+                f"tool_choice={brief(self.tool_choice)} needs guided decoding, which this engine lacks", "tool_choice"
+            )
         if self.response_format and self.response_format.get("type") != "text":
             kind = self.response_format.get("type")
             raise BadRequest(
-                f"response_format of type {kind!r} needs guided decoding, which this engine lacks", "response_format"
+                f"response_format of type {brief(kind)} needs guided decoding, which this engine lacks", "response_format"
             )
 
 
@@ -128,12 +142,14 @@ class CompletionRequest(Request, frozen=True, kw_only=True):
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt, list) and self.prompt:
+            if isinstance(self.prompt[0], str | list):
+                at_most(MAX_PROMPTS, self.prompt, "prompt")
             if all(isinstance(item, str) for item in self.prompt):
                 return list(self.prompt)
             if all(isinstance(item, list) for item in self.prompt):
                 return [token_ids(item, "prompt") for item in self.prompt]
             return [token_ids(self.prompt, "prompt")]
-        raise BadRequest(f"prompt must be a text, token ids, or a list of either, got {self.prompt!r:.80}", "prompt")
+        raise BadRequest(f"prompt must be a text, token ids, or a list of either, got {brief(self.prompt)}", "prompt")
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,8 +175,10 @@ def parse(raw: bytes, shape: type[_Shape]) -> tuple[_Shape, dict[str, object]]:
         fields = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from error
+    except RecursionError as error:
+        raise BadRequest("the body is nested too deeply") from error
     if not isinstance(fields, dict):
-        raise BadRequest(f"the body must be a JSON object, got {fields!r:.80}")
+        raise BadRequest(f"the body must be a JSON object, got {brief(fields)}")
     try:
         return msgspec.convert(fields, shape), fields
     except msgspec.ValidationError as error:
@@ -168,13 +186,21 @@ def parse(raw: bytes, shape: type[_Shape]) -> tuple[_Shape, dict[str, object]]:
         name = path.rstrip("`").split(".")[0].split("[")[0]
         if not name:
             raise BadRequest(complaint) from error
-        raise BadRequest(f"{path.rstrip('`')}: {complaint}, the field holds {fields[name]!r:.80}", name) from error
+        raise BadRequest(f"{path.rstrip('`')}: {complaint}, the field holds {brief(fields[name])}", name) from error
+    except RecursionError as error:
+        raise BadRequest("the body is nested too deeply") from error
+
+
+def at_most(limit: int, values: Sized, name: str) -> None:
+    """Raise BadRequest when a list has more than `limit` entries."""
+    if len(values) > limit:
+        raise BadRequest(f"{name} has {len(values)} entries; this engine takes at most {limit}", name)
 
 
 def token_ids(values: Sequence[object], name: str) -> array[int]:
     """Ids as 32-bit numbers; raises BadRequest for anything else. Whether the vocabulary has them is the engine's to say."""
     try:
-        if not all(type(value) is int for value in values):  # true is an int to isinstance, and never an id
+        if not set(map(type, values)) <= {int}:  # true is an int to isinstance, and never an id
             raise TypeError("token ids must be whole numbers")
         return array("i", values)  # type: ignore[arg-type]
     except (TypeError, OverflowError) as error:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replicas.errors import ReplicaError
+from replicas.errors import EngineDied, ReplicaError
+from replicas.machine import machine_memory_bytes
 
 if TYPE_CHECKING:
     from replicas.serve import ServeSettings
@@ -19,15 +20,19 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_MOST_THREADS = 1024  # no machine has more cores to give to one model
 _LEVELS = ("debug", "info", "warning", "error")
 
 
 def memory_bytes(text: str) -> int:
-    """'1GiB', '512MiB', '1.5G' or plain bytes, as bytes."""
+    """'1GiB', '512MiB', '1.5G' or plain bytes, as bytes; no more than the machine has."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", str(text).strip(), re.IGNORECASE)
     if not found:
-        raise typer.BadParameter(f"{text!r} is not a size such as 1GiB or 512MiB")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+        raise typer.BadParameter(f"{text!r:.40} is not a size such as 1GiB or 512MiB")
+    size = float(found[1]) * _UNITS[found[2].upper()]
+    if size > (present := machine_memory_bytes()):
+        raise typer.BadParameter(f"{text!r:.40} is more than this machine's memory of {present >> 20} MiB")
+    return int(size)
 
 
 def endpoint(text: str) -> str:
@@ -47,18 +52,19 @@ def level(text: str) -> str:
 def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
     """A parser of whole numbers that names what it refuses; typer's own does not."""
     limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+    # 18 digits: what every part below can still count with
 
     def number(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", str(text)) or int(text) < least or (most is not None and int(text) > most):
-            raise typer.BadParameter(f"{text!r} is not a whole number {limits}")
+        if not re.fullmatch(r"[+-]?\d{1,18}", str(text)) or int(text) < least or (most is not None and int(text) > most):
+            raise typer.BadParameter(f"{text!r:.40} is not a whole number {limits}")
         return int(text)
 
     return number
 
 
 def _seconds(text: str) -> float:
-    if not re.fullmatch(r"\d+(\.\d+)?", str(text)):
-        raise typer.BadParameter(f"{text!r} is not a number of seconds")
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", str(text)):
+        raise typer.BadParameter(f"{text!r:.40} is not a number of seconds")
     return float(text)
 
 
@@ -80,7 +86,7 @@ def replica(
     max_batch_tokens: Annotated[int, typer.Option(parser=_whole(1), help="Tokens of one step.")] = 128,
     max_running: Annotated[int, typer.Option(parser=_whole(1), help="Sequences in one step.")] = 32,
     served_model_name: Annotated[str | None, typer.Option(help="Name in the API; without it, what --model says.")] = None,
-    threads: Annotated[int, typer.Option(parser=_whole(1), help="Threads of the model.")] = 1,
+    threads: Annotated[int, typer.Option(parser=_whole(1, _MOST_THREADS), help="Threads of the model.")] = 1,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     drain: Annotated[float, typer.Option(parser=_seconds, help="Seconds that open answers get after SIGTERM.")] = 30.0,
     log_level: Annotated[str, typer.Option(parser=level, help="debug, info, warning or error.")] = "info",
@@ -126,6 +132,9 @@ def _serve_model(settings: ServeSettings, model: str, *, threads: int, dtype: st
     try:
         runner = load_runner(model, threads=threads, dtype=dtype, progress=progress)
         serve(settings, runner, load_tokenizer(model, progress), announce)
+    except EngineDied as error:  # not wrong use: whoever watches over the process should start it again
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
     except ReplicaError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

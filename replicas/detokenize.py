@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 Decode = Callable[[Sequence[int]], str]
 
 _REPLACEMENT = "\ufffd"
+_LONG_WINDOW = 32  # ids after which a window that did not slide is cut
+_KEPT = 8  # ids that such a cut leaves; a character spans four tokens at most, so one of a few cuts falls between two
 _OPEN_BYTES = 3  # an unfinished UTF-8 character has at most three bytes, so at most three replacement characters can still change
 
 
@@ -34,6 +36,10 @@ class Detokenizer:
         self._out = max(self._out, end)
         if piece and not open_characters:
             self._slide()
+        elif not piece and not self._decode((token, token)):
+            self._window.pop()  # a special token: no text wherever it stands
+        elif len(self._window) % _LONG_WINDOW == 0:
+            self._cut(text)
         return piece
 
     def flush(self) -> str:
@@ -48,6 +54,21 @@ class Detokenizer:
         del self._window[: self._context]
         self._context = len(self._window)
         self._out = len(self._decode(self._window))
+
+    def _cut(self, text: str) -> None:
+        """Drop the start of a window whose text never ended in a whole character, or each token would cost more than the last.
+
+        A cut is right where both sides, decoded alone, give the same as together, for the characters around it are then decided:
+        bytes that belong to one character would give more characters apart. More than the open ones have to stay behind it, so
+        that what is broken for certain stays so.
+        """
+        for cut in range(len(self._window) - _KEPT, len(self._window) - 2 * _KEPT, -1):
+            rest = self._decode(self._window[cut:])
+            if len(rest) > _OPEN_BYTES and self._decode(self._window[:cut]) + rest == text:
+                del self._window[:cut]
+                self._out -= len(text) - len(rest)
+                self._context = 0
+                return
 
 
 class StopStrings:

@@ -2,6 +2,10 @@
 
 Order within a step carries the promise that makes routing work: KV is written, then its blocks become hits, then the events go
 out, then the tokens. Whoever holds a token of an answer can already have heard of every block behind it.
+
+What fails is kept as small as it is: a row ends its own answer, a forward pass the answers of its step, a message its request.
+Whatever gets past that ends the thread, and then everything that is open or comes later fails at once; nothing waits for a thread
+that is gone.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +24,7 @@ import torch
 from events.types import Cleared, Event
 from replicas.blocks import BlockPool
 from replicas.detokenize import Decode
-from replicas.errors import BadRequest, EngineStopped, ReplicaError, StepFailed
+from replicas.errors import BadRequest, EngineDied, EngineStopped, ReplicaError, StepFailed, brief
 from replicas.generation import Generation, Output, RequestHandle
 from replicas.progress import Progress
 from replicas.sample import finite_rows
@@ -84,6 +88,8 @@ class Engine:
     """One model, one block pool, one thread that steps.
 
     decode: ids to text without special tokens. publish: where events go, called on the engine's thread; None announces nothing.
+    eos_token_ids: tokens by which the model ends an answer.
+    died: set on the loop when the thread ended by a fault; the process should end too.
     """
 
     def __init__(self, runner: Runner, decode: Decode, settings: EngineSettings, publish: Publish | None = None) -> None:
@@ -100,6 +106,9 @@ class Engine:
         self._outbox: list[tuple[RequestHandle, Output | ReplicaError]] = []
         self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         self._stopped = False
+        self._refusal: EngineStopped = EngineStopped("the replica is shutting down")
+        self.died = asyncio.Event()
+        self.eos_token_ids = frozenset(one for one in runner.eos_token_ids if 0 <= one < runner.vocab_size)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -107,11 +116,6 @@ class Engine:
     def vocab_size(self) -> int:
         """Token ids are below this."""
         return self._runner.vocab_size
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Tokens by which the model ends an answer."""
-        return self._runner.eos_token_ids
 
     @property
     def running(self) -> int:
@@ -134,20 +138,23 @@ class Engine:
         self._thread.start()
 
     def submit(self, generation: Generation) -> RequestHandle:
-        """Put a request in line. Raises BadRequest for one that can never run and EngineStopped after `shutdown`."""
-        if self._stopped:
-            raise EngineStopped("the replica is shutting down")
+        """Put a request in line. Raises BadRequest for one that can never run and EngineStopped when nothing runs any more."""
+        self._refuse_when_stopped()
         for prompt in generation.prompts:
             self._check(prompt, generation.max_tokens)
+        self._check_ids(generation.stop_ids, "stop_token_ids")
         handle = RequestHandle(generation, lambda gone: self._inbox.put(_Cancel(gone)))
         self._inbox.put(_Submit(handle))
         return handle
 
+    def _refuse_when_stopped(self) -> None:
+        if self._stopped:
+            raise type(self._refusal)(str(self._refusal))  # a new one each time, or its traceback would grow
+
     def _check(self, prompt: Sequence[int], max_tokens: int) -> None:
         if not prompt:
             raise BadRequest("the prompt has no tokens", "prompt")
-        if (worst := max(prompt)) >= self.vocab_size or (worst := min(prompt)) < 0:
-            raise BadRequest(f"token id {worst} is not in the vocabulary of {self.vocab_size} tokens", "prompt")
+        self._check_ids(prompt, "prompt")
         if len(prompt) + max_tokens > self.max_model_tokens:
             raise BadRequest(
                 f"this model takes {self.max_model_tokens} tokens, but {len(prompt) + max_tokens} were asked for "
@@ -155,10 +162,13 @@ class Engine:
                 "prompt",
             )
 
+    def _check_ids(self, ids: Collection[int], name: str) -> None:
+        if ids and ((worst := max(ids)) >= self.vocab_size or (worst := min(ids)) < 0):
+            raise BadRequest(f"{name}: token id {brief(worst)} is not in the vocabulary of {self.vocab_size} tokens", name)
+
     async def reset_prefix_cache(self) -> bool:
-        """Forget every cached block; False, and nothing changes, while any is in use."""
-        if self._stopped:
-            return False
+        """Forget every cached block; False, and nothing changes, while any is in use. Raises EngineStopped as `submit` does."""
+        self._refuse_when_stopped()
         done: concurrent.futures.Future[bool] = concurrent.futures.Future()
         self._inbox.put(_Reset(done))
         return await asyncio.wrap_future(done)
@@ -169,9 +179,35 @@ class Engine:
         self._inbox.put(_Stop(reason))
         await asyncio.to_thread(self._thread.join)
 
+    def _bury(self, lost: Sequence[RequestHandle], error: EngineDied) -> None:
+        """On the loop, after the thread ended by a fault: what is open fails, and so does what the thread never took.
+
+        Messages are sent from the loop only, so what comes later sees `_stopped`, and nothing can fall between.
+        """
+        self._stopped, self._refusal = True, error
+        for handle in lost:
+            handle.deliver(error)
+        while not self._inbox.empty():
+            message = self._inbox.get_nowait()
+            if isinstance(message, _Submit):
+                message.handle.deliver(error)
+            elif isinstance(message, _Reset) and message.done.set_running_or_notify_cancel():
+                message.done.set_exception(error)
+        self.died.set()
+
     # From here on everything runs on the engine's thread.
 
     def _run(self) -> None:
+        try:
+            self._step_until_stopped()
+        except BaseException as error:  # the thread is over; those who wait for it must not be
+            log.critical("the engine thread died open=%d", len(self._answers), exc_info=True)
+            lost = list({answer.handle: None for answer in self._answers.values()})
+            self._hand_out()
+            death = EngineDied(f"the engine is not running: {type(error).__name__}")
+            self._to_loop(lambda: self._bury(lost, death))
+
+    def _step_until_stopped(self) -> None:
         self._announce([Cleared()])  # a gateway that knew an earlier life of this address starts afresh
         stop: _Stop | None = None
         while stop is None:
@@ -197,18 +233,36 @@ class Engine:
             self._apply(message)
 
     def _apply(self, message: _Submit | _Cancel | _Reset) -> None:
-        if isinstance(message, _Submit):
-            for index in range(len(message.handle.generation.prompts)):
-                answer = Progress(message.handle, index, self._decode)
-                self._answers[answer.sequence] = answer
-                self._scheduler.add(answer.sequence)
-        elif isinstance(message, _Cancel):
-            for answer in [one for one in self._answers.values() if one.handle is message.handle]:
-                self._end(answer)
-        else:
-            done = self.pool.reset()
-            self._announce(self.pool.drain_events())
-            message.done.set_result(done)
+        try:
+            if isinstance(message, _Submit):
+                self._begin(message.handle)
+            elif isinstance(message, _Cancel):
+                self._end_all(message.handle)
+            elif message.done.set_running_or_notify_cancel():  # not when who asked has left
+                self._reset(message.done)
+        except Exception as error:  # a message that cannot be applied ends its own request, not the engine
+            log.exception("message failed kind=%s", type(message).__name__)
+            failure = StepFailed(f"the engine failed on this request: {type(error).__name__}")
+            if isinstance(message, _Reset):
+                message.done.set_exception(failure)
+            else:
+                self._end_all(message.handle)
+                self._outbox.append((message.handle, failure))
+
+    def _begin(self, handle: RequestHandle) -> None:
+        for index in range(len(handle.generation.prompts)):
+            answer = Progress(handle, index, self._decode)
+            self._scheduler.add(answer.sequence)
+            self._answers[answer.sequence] = answer
+
+    def _end_all(self, handle: RequestHandle) -> None:
+        for answer in [one for one in self._answers.values() if one.handle is handle]:
+            self._end(answer)
+
+    def _reset(self, done: concurrent.futures.Future[bool]) -> None:
+        was_idle = self.pool.reset()
+        self._announce(self.pool.drain_events())
+        done.set_result(was_idle)
 
     def _step(self) -> None:
         started = time.perf_counter()
@@ -219,7 +273,7 @@ class Engine:
             sampled = self._pick(plan, logits)
             self._scheduler.complete(plan, sampled)
             for sequence in sampled:
-                self._advance(self._answers[sequence])
+                self._advance_alone(self._answers[sequence])
         except Exception as error:  # whatever a step meets ends its requests, not the engine
             self.counters.failed_steps += 1
             log.exception("step failed requests=%d", len(plan.parts) if plan else len(self._answers))
@@ -231,7 +285,7 @@ class Engine:
         self._announce(self.pool.drain_events())
 
     def _pick(self, plan: StepPlan, logits: torch.Tensor) -> dict[TokenSequence, int]:
-        """A token for each sequence whose logits are numbers; the others end here, before their blocks could become hits."""
+        """A token for each sequence that can have one; the others end here, before their blocks could become hits."""
         sampled: dict[TokenSequence, int] = {}
         rows = [part.sequence for part in plan.parts if part.samples]
         if not rows:
@@ -239,15 +293,21 @@ class Engine:
         greedy = logits.argmax(dim=-1).tolist()
         for row, (sequence, finite) in enumerate(zip(rows, finite_rows(logits), strict=True)):
             answer = self._answers[sequence]
-            banned = answer.banned
             if not finite:
                 log.error("logits are not finite tokens=%d", len(sequence.tokens))
                 self._fail(answer, StepFailed("the model's output is not finite"))
-            elif answer.sampler.plain_greedy and not banned:
-                sampled[sequence] = greedy[row]
-            else:
-                sampled[sequence] = answer.sampler.pick(logits[row], sequence.tokens, sequence.prompt_tokens, banned)
+                continue
+            try:
+                sampled[sequence] = answer.pick(logits[row], greedy[row])
+            except Exception as error:  # of this row alone: the others of the step go on
+                self._fail_row(answer, error)
         return sampled
+
+    def _advance_alone(self, answer: Progress) -> None:
+        try:
+            self._advance(answer)
+        except Exception as error:  # of this row alone: the others of the step go on
+            self._fail_row(answer, error)
 
     def _advance(self, answer: Progress) -> None:
         sequence = answer.sequence
@@ -268,6 +328,11 @@ class Engine:
     def _fail(self, answer: Progress, error: ReplicaError) -> None:
         self._end(answer)
         self._outbox.append((answer.handle, error))
+
+    def _fail_row(self, answer: Progress, error: Exception) -> None:
+        """Call it while `error` is handled."""
+        log.exception("answer failed tokens=%d", len(answer.sequence.tokens))
+        self._fail(answer, StepFailed(f"the engine failed on this request: {type(error).__name__}"))
 
     def _count(self, plan: StepPlan, seconds: float) -> None:
         counters = self.counters
@@ -292,8 +357,11 @@ class Engine:
         if not self._outbox:
             return
         batch, self._outbox = self._outbox, []
+        self._to_loop(lambda: _deliver(batch))
+
+    def _to_loop(self, call: Callable[[], None]) -> None:
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(_deliver, batch)
+        self._loop.call_soon_threadsafe(call)
 
 
 def _deliver(batch: Sequence[tuple[RequestHandle, Output | ReplicaError]]) -> None:

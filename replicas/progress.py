@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from replicas.detokenize import Decode, Detokenizer, StopStrings
 from replicas.generation import FinishReason, Output, RequestHandle
 from replicas.sample import Sampler
@@ -24,6 +26,13 @@ class Progress:
         """Tokens that must not come next, because the answer is still too short to end."""
         generation = self.handle.generation
         return generation.stop_ids if self.sequence.generated < generation.min_tokens else frozenset()
+
+    def pick(self, logits: torch.Tensor, likeliest: int) -> int:
+        """The next token. logits: float32 [vocabulary]; likeliest: the place of their maximum."""
+        banned = self.banned
+        if self.sampler.plain_greedy and not banned:
+            return likeliest
+        return self.sampler.pick(logits, self.sequence.tokens, self.sequence.prompt_tokens, banned)
 
     def advance(self) -> Output | None:
         """Account for the newest token of the sequence; None when it changes nothing that a client can see."""

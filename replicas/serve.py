@@ -20,8 +20,9 @@ from gateway.errors import NoTokens
 from gateway.tokenize.folder import model_folder
 from gateway.tokenize.prompt import Tokenizer
 from replicas.engine import Engine, EngineSettings
-from replicas.errors import ModelError, ReplicaError
+from replicas.errors import EngineDied, ModelError, ReplicaError
 from replicas.fetch import fetch_smollm2
+from replicas.machine import machine_memory_bytes
 from replicas.server import Identity, Server
 from replicas.step import Runner
 
@@ -71,17 +72,28 @@ def load_tokenizer(model: str, progress: Callable[[str], None]) -> Tokenizer:
 
 
 def block_count(settings: ServeSettings, runner: Runner) -> int:
-    """How many KV blocks to make; raises ReplicaError when not even one fits the memory."""
-    if settings.num_blocks is not None:
-        return settings.num_blocks
+    """How many KV blocks to make; raises ReplicaError when not even one fits the memory, or all of them do not."""
     block_bytes = runner.kv_bytes_per_token * settings.block_tokens
+    if settings.num_blocks is not None:
+        if (needed := settings.num_blocks * block_bytes) > (present := machine_memory_bytes()):
+            raise ReplicaError(
+                f"--num-blocks {settings.num_blocks}: blocks of {settings.block_tokens} tokens need {needed >> 20} MiB in all, "
+                f"and this machine has {present >> 20} MiB"
+            )
+        return settings.num_blocks
     if settings.kv_memory_bytes < block_bytes:
-        raise ReplicaError(f"kv memory of {settings.kv_memory_bytes} bytes holds no block of {block_bytes} bytes")
+        raise ReplicaError(
+            f"--kv-memory {settings.kv_memory_bytes} (bytes) holds no block of --block-size {settings.block_tokens}, "
+            f"which takes {block_bytes} bytes"
+        )
     return settings.kv_memory_bytes // block_bytes
 
 
 def serve(settings: ServeSettings, runner: Runner, tokenizer: Tokenizer, announce: Callable[[Ready], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `announce` is called once, when requests are taken. Raises OSError for a taken port."""
+    """Serve until SIGTERM or SIGINT; `announce` is called once, when requests are taken.
+
+    Raises OSError for a taken port, ReplicaError for sizes that do not fit, and EngineDied when the engine ended by itself.
+    """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop_runner:
         loop_runner.run(_serve(settings, runner, tokenizer, announce))
 
@@ -98,12 +110,7 @@ async def _serve(settings: ServeSettings, runner: Runner, tokenizer: Tokenizer, 
             max_batch_tokens=settings.max_batch_tokens,
             max_running=settings.max_running,
         )
-        engine = Engine(
-            runner,
-            lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
-            sizes,
-            publisher.publish if publisher else None,
-        )
+        engine = _make_engine(runner, tokenizer, sizes, publisher)
         ready = Ready(
             listener.getsockname()[1],
             publisher.bound_endpoint if publisher else None,
@@ -115,6 +122,20 @@ async def _serve(settings: ServeSettings, runner: Runner, tokenizer: Tokenizer, 
         listener.close()
         if publisher is not None:
             publisher.close()
+
+
+def _make_engine(runner: Runner, tokenizer: Tokenizer, sizes: EngineSettings, publisher: Publisher | None) -> Engine:
+    try:
+        return Engine(
+            runner,
+            lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+            sizes,
+            publisher.publish if publisher else None,
+        )
+    except MemoryError as error:  # below the machine's memory, but above what this process may have
+        raise ReplicaError(
+            f"no memory for {sizes.num_blocks} KV blocks of {sizes.block_tokens} tokens: lower --num-blocks or --kv-memory"
+        ) from error
 
 
 def _open_publisher(events: str, replay: str | None, topic: str) -> Publisher:
@@ -146,29 +167,44 @@ async def _run(
         topic=settings.topic,
     )
     server = Server(engine, tokenizer, identity)
-    app_runner = web.AppRunner(server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=_LAST_WRITES_S)
+    app_runner = web.AppRunner(
+        server.application(),
+        handler_cancellation=True,
+        auto_decompress=False,
+        access_log=None,
+        shutdown_timeout=_LAST_WRITES_S,
+    )
     await app_runner.setup()
     asked, urged = _stop_signals()
     engine.start()
     try:
         await web.SockSite(app_runner, listener, backlog=1024).start()
         announce(ready)
-        await asked.wait()
-        await _drain(server, urged, settings.drain_s)
+        await _first_of(asked, engine.died)
+        if engine.died.is_set():
+            raise EngineDied("the engine died; its last words are in the log")
+        await _drain(server, urged, engine.died, settings.drain_s)
     finally:
         await engine.shutdown("the replica is shutting down")
         await app_runner.cleanup()
 
 
-async def _drain(server: Server, urged: asyncio.Event, drain_s: float) -> None:
-    """Refuse what is new and let open answers finish, until the time is up or a second signal comes."""
+async def _drain(server: Server, urged: asyncio.Event, died: asyncio.Event, drain_s: float) -> None:
+    """Refuse what is new and let open answers finish, until the time is up, a second signal comes or nothing computes them."""
     server.draining = True
     log.info("draining open_requests=%d limit_s=%.0f", server.open_requests, drain_s)
-    waits = [asyncio.ensure_future(server.idle.wait()), asyncio.ensure_future(urged.wait())]
-    await asyncio.wait(waits, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
+    await _first_of(server.idle, urged, died, timeout_s=drain_s)
     log.info("stopping open_requests=%d", server.open_requests)
+
+
+async def _first_of(*events: asyncio.Event, timeout_s: float | None = None) -> None:
+    """Wait until one of them is set, or the time is up."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def _stop_signals() -> tuple[asyncio.Event, asyncio.Event]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from array import array
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -14,20 +13,19 @@ from aiohttp import web
 from gateway.errors import NoTokens
 from gateway.tokenize.prompt import Tokenizer
 from replicas.answer import answer_stream, answer_whole
-from replicas.api import ChatRequest, CompletionRequest, DetokenizeRequest, Request, TokenizeRequest, parse, token_ids
+from replicas.api import ChatRequest, CompletionRequest, DetokenizeRequest, Request, TokenizeRequest, at_most, parse, token_ids
 from replicas.engine import Engine
-from replicas.errors import BadRequest, EngineStopped, ReplicaError
+from replicas.error_answers import errors_in_api_shape
+from replicas.errors import BadRequest, EngineStopped, UnknownModel, brief
 from replicas.generation import Generation
 from replicas.metrics import MetricsPage
-from replicas.openai_shapes import ChatShape, CompletionShape, Shape, error_body
+from replicas.openai_shapes import ChatShape, CompletionShape, Shape
 
-log = logging.getLogger(__name__)
-
-BODY_LIMIT_BYTES = 64 * 1024 * 1024
+# A gateway takes bodies of 64 MiB and adds the prompt's ids to them before it sends them on: at 8 bytes for an id in JSON
+# another 64 MiB hold 8 million of them, more than any context.
+BODY_LIMIT_BYTES = 128 * 1024 * 1024
 _INLINE_S = 0.001  # tokenizing that should take longer than this leaves the loop
 _COMPLETION_MAX_TOKENS = 16  # the API's default for raw completions; a chat may fill the context
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +58,12 @@ class Server:
         self.idle.set()
 
     def application(self) -> web.Application:
-        """The aiohttp application; run it with `handler_cancellation`, or clients that leave are not noticed (FC-49)."""
-        app = web.Application(client_max_size=BODY_LIMIT_BYTES, middlewares=[_errors_in_api_shape])
+        """The aiohttp application.
+
+        Run it with `handler_cancellation`, or clients that leave are not noticed (FC-49), and without `auto_decompress`, or
+        bodies in another encoding are answered before the middleware sees them.
+        """
+        app = web.Application(client_max_size=BODY_LIMIT_BYTES, middlewares=[errors_in_api_shape])
         app.add_routes(
             [
                 web.post("/v1/chat/completions", self.chat),
@@ -96,10 +98,11 @@ class Server:
         """POST /v1/completions."""
         body, _ = parse(await request.read(), CompletionRequest)
         self._check(body)
-        special = body.add_special_tokens is not False
         given = body.prompts()
-        prompts = tuple([one if isinstance(one, array) else await self._text_tokens(one, special) for one in given])
-        self.tokenized_requests += any(isinstance(one, str) for one in given)
+        texts = [one for one in given if isinstance(one, str)]
+        encoded = await self._text_tokens(texts, body.add_special_tokens is not False) if texts else []
+        prompts = (*encoded, *(one for one in given if not isinstance(one, str)))  # all are texts, or none is
+        self.tokenized_requests += bool(texts)
         room = self._engine.max_model_tokens - max(map(len, prompts))
         max_tokens = body.max_tokens or max(1, min(_COMPLETION_MAX_TOKENS, room))
         return await self._generate(request, body, prompts, max_tokens, CompletionShape(self._identity.model))
@@ -107,7 +110,7 @@ class Server:
     async def _generate(
         self, request: web.Request, body: Request, prompts: tuple[array[int], ...], max_tokens: int, shape: Shape
     ) -> web.StreamResponse:
-        stop_ids = frozenset(body.stop_token_ids or ())
+        stop_ids = body.stop_ids()
         handle = self._engine.submit(
             Generation(
                 prompts=prompts,
@@ -135,22 +138,28 @@ class Server:
         if self.draining:
             raise EngineStopped("the replica is shutting down")
         if body.model not in (None, "", self._identity.model):
-            raise _UnknownModel(f"the model {body.model!r} does not exist here; this replica serves {self._identity.model!r}")
+            raise UnknownModel(f"the model {brief(body.model)} does not exist here; this replica serves {self._identity.model!r}")
         body.refuse_unsupported()
 
     async def _chat_tokens(self, fields: Mapping[str, object], characters: int) -> array[int]:
-        return await self._tokens("messages", characters, lambda: self._tokenizer.chat(fields).tobytes())
+        (tokens,) = await self._tokens("messages", characters, lambda: [self._tokenizer.chat(fields).tobytes()])
+        return tokens
 
-    async def _text_tokens(self, text: str, special: bool) -> array[int]:
-        return await self._tokens("prompt", len(text), lambda: self._tokenizer.text(text, add_special_tokens=special).tobytes())
+    async def _text_tokens(self, texts: Sequence[str], special: bool) -> list[array[int]]:
+        def encode() -> list[bytes]:
+            return [self._tokenizer.text(text, add_special_tokens=special).tobytes() for text in texts]
 
-    async def _tokens(self, param: str, characters: int, encode: Callable[[], bytes]) -> array[int]:
+        return await self._tokens("prompt", sum(map(len, texts)), encode)
+
+    async def _tokens(self, param: str, characters: int, encode: Callable[[], list[bytes]]) -> list[array[int]]:
         """Ids from their int32 bytes; long texts are encoded on another thread (the encoder lets go of the interpreter)."""
         try:
             long = self._tokenizer.estimate_s(characters) > _INLINE_S
-            return array("i", await asyncio.to_thread(encode) if long else encode())
+            return [array("i", one) for one in (await asyncio.to_thread(encode) if long else encode())]
         except NoTokens as error:
             raise BadRequest(str(error), param) from error
+        except RecursionError as error:  # templates write tools and arguments out as JSON
+            raise BadRequest(f"{param}: nested too deeply", param) from error
 
     async def models(self, request: web.Request) -> web.Response:
         """GET /v1/models."""
@@ -170,7 +179,7 @@ class Server:
         if body.messages is not None:
             tokens = await self._chat_tokens(fields, len(raw))
         elif body.prompt is not None:
-            tokens = await self._text_tokens(body.prompt, body.add_special_tokens is not False)
+            (tokens,) = await self._text_tokens([body.prompt], body.add_special_tokens is not False)
         else:
             raise BadRequest("prompt or messages must be given", "prompt")
         return _json({"count": len(tokens), "max_model_len": self._engine.max_model_tokens, "tokens": tokens.tolist()})
@@ -178,6 +187,7 @@ class Server:
     async def detokenize(self, request: web.Request) -> web.Response:
         """POST /detokenize; special tokens are part of the text here."""
         body, _ = parse(await request.read(), DetokenizeRequest)
+        at_most(self._engine.max_model_tokens, body.tokens, "tokens")
         if body.tokens and not (min(body.tokens) >= 0 and max(body.tokens) < self._engine.vocab_size):
             raise BadRequest(f"token ids must be within 0..{self._engine.vocab_size - 1}", "tokens")
         return _json({"prompt": self._tokenizer.decode(body.tokens)})
@@ -220,36 +230,6 @@ class Server:
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics."""
         return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
-
-
-class _UnknownModel(ReplicaError):
-    """The request names a model that is not served here."""
-
-
-@web.middleware
-async def _errors_in_api_shape(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn errors that came before the head into the API's error bodies."""
-    try:
-        return await handler(request)
-    except BadRequest as error:
-        return _error(400, str(error), error.param)
-    except _UnknownModel as error:
-        return _error(404, str(error), "model", "model_not_found")
-    except EngineStopped as error:
-        refusal = _error(503, str(error))
-        refusal.headers["Retry-After"] = "1"
-        refusal.force_close()
-        return refusal
-    except ReplicaError as error:
-        return _error(500, str(error))
-    except web.HTTPException as error:  # no such route, wrong method, body too large
-        refusal = _error(error.status, error.text or error.reason)
-        refusal.headers.update({name: error.headers[name] for name in ("Allow",) if name in error.headers})
-        return refusal
-
-
-def _error(status: int, message: str, param: str | None = None, code: str | None = None) -> web.Response:
-    return web.Response(status=status, body=error_body(status, message, param, code), content_type="application/json")
 
 
 def _json(value: object) -> web.Response:

@@ -1,7 +1,8 @@
 """A replica in its own process, started the way `trunkline replica` starts one, with the fake model instead of a real one.
 
 Run as `python -m tests.fakes.replica_process FOLDER [name=value ...]`: a tokenizer folder, then fields of `ServeSettings`, and
-`step_s`, how long each step of the fake model takes. Prints one JSON line when it takes requests.
+`step_s`, how long each step of the fake model takes, and `die_at_step`, the step that ends the engine's thread. Prints one JSON
+line when it takes requests.
 """
 
 from __future__ import annotations
@@ -37,7 +38,14 @@ def main(argv: Sequence[str]) -> None:
         options[name] = json.loads(value)
     step_s = float(options.pop("step_s", 0.0))  # type: ignore[arg-type]
     runner = FakeRunner(vocab_size=VOCABULARY)
-    runner.before_step = lambda slices: time.sleep(step_s)
+    die_at_step = options.pop("die_at_step", None)
+
+    def before_step(slices: object) -> None:
+        time.sleep(step_s)
+        if len(runner.steps) == die_at_step:
+            raise SystemExit("told to")
+
+    runner.before_step = before_step
     settings = ServeSettings(model_name="fake", host="127.0.0.1", port=0, **options)  # type: ignore[arg-type]
 
     def announce(ready: object) -> None:

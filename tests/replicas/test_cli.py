@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -18,7 +19,13 @@ import zmq
 from typer.testing import CliRunner
 
 from gateway.tokenize.folder import model_folder
+from gateway.tokenize.prompt import Tokenizer
 from replicas.cli import app, memory_bytes
+from replicas.errors import EngineDied, ReplicaError
+from replicas.serve import ServeSettings, block_count, serve
+from tests.fakes.replica_process import TEMPLATE
+from tests.fakes.runner import FakeRunner
+from tests.fakes.tokenizer_folder import write_tokenizer_folder
 
 
 @pytest.mark.parametrize(
@@ -35,6 +42,13 @@ from replicas.cli import app, memory_bytes
         (["--log-level", "loud"], ("--log-level", "'loud'")),
         (["--drain", "-1"], ("--drain", "'-1'")),
         (["--nonsense"], ("--nonsense",)),
+        (["--kv-memory", "100TiB"], ("--kv-memory", "'100TiB'", "this machine")),
+        (["--kv-memory", "999999999999999TiB"], ("--kv-memory", "'999999999999999TiB'")),
+        (["--kv-memory", "9" * 400], ("--kv-memory", "'999")),
+        (["--threads", "99999999999"], ("--threads", "'99999999999'", "1024")),
+        (["--port", "9" * 5000], ("--port", "'999")),
+        (["--max-running", "9" * 5000], ("--max-running", "'999")),
+        (["--drain", "9" * 400], ("--drain", "'999")),
     ],
 )
 def test_wrong_use_exits_with_2_and_names_option_and_value(arguments: list[str], said: tuple[str, ...]) -> None:
@@ -48,6 +62,40 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["--model", str(tmp_path / "nothing"), "--port", "0"])
     assert result.exit_code == 2
     assert str(tmp_path / "nothing") in result.output
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"num_blocks": 99_999_999_999_999}, ("--num-blocks 99999999999999:",)),
+        ({"num_blocks": 10**18 - 1, "block_tokens": 10**18 - 1}, ("--num-blocks 999999999999999999:",)),
+        ({"block_tokens": 10**9}, ("--kv-memory 1073741824", "--block-size 1000000000")),
+    ],
+)
+def test_blocks_that_do_not_fit_are_refused_by_option_and_value(sizes: dict[str, int], said: tuple[str, ...]) -> None:
+    with pytest.raises(ReplicaError) as caught:
+        block_count(ServeSettings(model_name="fake", **sizes), FakeRunner())  # type: ignore[arg-type]
+    for words in said:
+        assert words in str(caught.value)
+
+
+def test_an_engine_that_cannot_have_its_memory_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The machine has it, the process may not."""
+    runner = FakeRunner()
+    monkeypatch.setattr(runner, "allocate", Mock(side_effect=MemoryError))
+    tokenizer = Tokenizer.load(write_tokenizer_folder(tmp_path, template=TEMPLATE))
+    with pytest.raises(ReplicaError, match="64 KV blocks"):
+        serve(ServeSettings(model_name="fake", host="127.0.0.1", port=0, num_blocks=64), runner, tokenizer, lambda ready: None)
+
+
+def test_an_engine_that_died_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with 2: nothing was wrong with the options, and a supervisor should try again."""
+    monkeypatch.setattr("replicas.runner.load_runner", lambda *_, **__: FakeRunner())
+    monkeypatch.setattr("replicas.serve.load_tokenizer", lambda *_: None)
+    monkeypatch.setattr("replicas.serve.serve", Mock(side_effect=EngineDied("the engine died")))
+    result = CliRunner().invoke(app, ["--port", "0"])
+    assert result.exit_code == 1
+    assert "the engine died" in result.output
 
 
 @pytest.mark.parametrize(

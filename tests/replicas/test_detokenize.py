@@ -54,6 +54,48 @@ def test_the_end_of_an_unfinished_character_is_flushed_as_decoded() -> None:
     assert "".join(pieces) == decode_bytes(ids)
 
 
+PIECES = (
+    b"",
+    b"a",
+    b"\x80",
+    b"\xbf\x80",
+    b"\xf0",
+    b"\x9f\x8e",
+    b"\xf0\x9f",
+    b"\xe4\xbd",
+    b"\xa0",
+    b"\xc3",
+    b"\xed\xa0",
+    b"\xffb\xc3",
+)
+
+
+def decode_pieces(ids: Sequence[int]) -> str:
+    """A byte-level decoder whose tokens are several bytes, of which the first is none."""
+    return b"".join(PIECES[one] for one in ids).decode("utf-8", "replace")
+
+
+@given(st.lists(st.integers(0, len(PIECES) - 1), min_size=30, max_size=200))
+def test_long_runs_of_broken_bytes_stream_to_the_plain_decode(ids: list[int]) -> None:
+    """FC-48: long enough that the text is cut where no whole character ends it."""
+    assert "".join(stream(decode_pieces, ids)) == decode_pieces(ids)
+
+
+@pytest.mark.parametrize("ids", [[2], [0], [4], [1, 5], [11], [6, 4], [0, 2, 0, 0, 10]], ids=str)
+def test_a_token_costs_the_same_however_long_the_text_stays_open(ids: list[int]) -> None:
+    """FC-48: a model that says only broken bytes, or only special tokens; the work per token is bounded."""
+    work = 0
+
+    def counted(some: Sequence[int]) -> str:
+        nonlocal work
+        work += len(some)
+        return decode_pieces(some)
+
+    tokens = (ids * 2000)[:2000]
+    assert "".join(stream(counted, tokens)) == decode_pieces(tokens)
+    assert work < 2000 * 60
+
+
 @given(st.lists(st.one_of(st.integers(0, 9), st.just(300)), max_size=20))
 def test_a_decoder_that_looks_back_keeps_its_blanks(ids: list[int]) -> None:
     assert "".join(stream(decode_words, ids)) == decode_words(ids)

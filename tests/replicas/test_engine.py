@@ -15,7 +15,7 @@ import torch
 
 from events.types import Cleared, Event, Stored
 from replicas.engine import Engine, EngineSettings
-from replicas.errors import BadRequest, EngineStopped, StepFailed
+from replicas.errors import BadRequest, EngineDied, EngineStopped, StepFailed
 from replicas.generation import Generation, RequestHandle
 from replicas.models.load import tiny_model
 from replicas.runner import TorchRunner
@@ -48,7 +48,10 @@ def asks(*prompts: Sequence[int], max_tokens: int = 6, sampling: Sampling = GREE
 
 @asynccontextmanager
 async def running(
-    runner: Runner, publish: Callable[[Sequence[Event]], object] | None = None, **sizes: int
+    runner: Runner,
+    publish: Callable[[Sequence[Event]], object] | None = None,
+    decode: Callable[[Sequence[int]], str] = decode,
+    **sizes: int,
 ) -> AsyncIterator[Engine]:
     fields = {"num_blocks": 64, "block_tokens": BLOCK, "max_batch_tokens": 16, "max_running": 8, **sizes}
     engine = Engine(runner, decode, EngineSettings(**fields), publish)
@@ -263,6 +266,87 @@ async def test_logits_that_are_no_numbers_end_only_their_own_request() -> None:
         assert again.cached_tokens == 0
 
 
+@pytest.mark.parametrize("broken", ["sampling", "decoding"])
+async def test_an_error_in_one_row_ends_only_that_row(broken: str, caplog: pytest.LogCaptureFixture) -> None:
+    """FC-65: the others of the step go on, and the engine too."""
+    ask = asks(prompt(40, 9), sampling=Sampling(min_p=None) if broken == "sampling" else GREEDY)  # type: ignore[arg-type]
+    poison = generate(prompt(40, 9), 1)[0] if broken == "decoding" else -1
+
+    def decode_or_fail(ids: Sequence[int]) -> str:
+        if poison in ids:
+            raise ValueError("no such piece")
+        return decode(ids)
+
+    async with running(FakeRunner(), decode=decode_or_fail, max_batch_tokens=64) as engine:
+        good, bad = engine.submit(asks(prompt(1, 9), max_tokens=1)), engine.submit(ask)
+        with pytest.raises(StepFailed, match="TypeError" if broken == "sampling" else "ValueError"):
+            await text_of(bad)
+        assert await text_of(good) == decode(generate(prompt(1, 9), 1))
+        await until(lambda: engine.pool.used_blocks == 0)
+        assert engine.counters.failed_steps == 0
+    assert "answer failed" in caplog.text
+
+
+async def test_a_message_that_cannot_be_applied_ends_its_own_request(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(FakeRunner()) as engine:
+        with pytest.raises(StepFailed, match="TypeError"):
+            await text_of(engine.submit(asks(prompt(1, 9), prompt(2, 9), sampling=Sampling(seed="7"))))  # type: ignore[arg-type]
+        assert await text_of(engine.submit(asks(prompt(1, 9)))) == decode(generate(prompt(1, 9), 6))
+        assert (engine.waiting, engine.pool.used_blocks) == (0, 0)
+    assert "message failed kind=_Submit" in caplog.text
+
+
+async def test_who_leaves_a_reset_does_no_harm() -> None:
+    """FC-49: the one who asked is gone before the engine comes to it."""
+    runner = FakeRunner()
+    gate = Gate(runner)
+    async with running(runner) as engine:
+        handle = engine.submit(asks(prompt(1, 9)))
+        await asyncio.to_thread(gate.reached.wait, 5)
+        left = asyncio.create_task(engine.reset_prefix_cache())
+        await asyncio.sleep(0)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        gate.open()
+        assert await text_of(handle) == decode(generate(prompt(1, 9), 6))
+        await until(lambda: engine.pool.used_blocks == 0)
+        assert await engine.reset_prefix_cache()
+
+
+async def test_when_the_thread_dies_all_that_is_open_or_new_fails_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """FC-65: what runs, what waits, what the thread never took, and what comes later; nobody waits for a thread that is gone."""
+    runner = FakeRunner()
+    reached, go = threading.Event(), threading.Event()
+
+    def die(slices: Sequence[Slice]) -> None:
+        reached.set()
+        assert go.wait(10)
+        raise SystemExit("not an Exception, so no guard keeps it")
+
+    runner.before_step = die
+    async with running(runner, max_running=1) as engine:
+        taken = [engine.submit(asks(prompt(start, 9))) for start in (1, 2)]
+        await asyncio.to_thread(reached.wait, 5)
+        never_taken = engine.submit(asks(prompt(3, 9)))
+        reset = asyncio.create_task(engine.reset_prefix_cache())
+        await asyncio.sleep(0)
+        go.set()
+        async with asyncio.timeout(5):
+            for handle in (*taken, never_taken):
+                with pytest.raises(EngineDied, match="SystemExit"):
+                    await text_of(handle)
+            with pytest.raises(EngineDied):
+                await reset
+            await engine.died.wait()
+        with pytest.raises(EngineDied):
+            engine.submit(asks(prompt(4, 9)))
+        with pytest.raises(EngineDied):
+            await engine.reset_prefix_cache()
+        assert not engine.alive
+    assert "the engine thread died" in caplog.text
+
+
 async def test_a_failing_publisher_does_not_stop_answers(caplog: pytest.LogCaptureFixture) -> None:
     def publish(events: Sequence[Event]) -> None:
         raise OSError("no bus")
@@ -292,6 +376,25 @@ async def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch() -> None:
         texts = await asyncio.gather(text_of(crowded), *map(text_of, others))
         assert texts[0] == alone
         assert alone != decode(generate(prompt(1, 9), 12))
+
+
+class OneByOne(TorchRunner):
+    """The same model, each slice in a forward pass of its own: logits do not depend on the company, to the last bit."""
+
+    def step(self, slices: Sequence[Slice]) -> torch.Tensor:
+        return torch.cat([super(OneByOne, self).step([one]) for one in slices])
+
+
+async def test_a_seed_repeats_a_hot_answer_in_any_company_when_the_logits_do() -> None:
+    """What differs between an answer alone and in a batch is rounding in the logits, never whose luck it was."""
+    # Sizes at which no prompt is cached or cut, for that rounds otherwise too.
+    async with running(OneByOne(tiny_model()), block_tokens=16, max_batch_tokens=64) as engine:
+        for seed in range(4):
+            tokens = [(seed * 37 + 11 * number) % 49_000 for number in range(6)]
+            ask = asks(tokens, max_tokens=12, sampling=Sampling(temperature=1.5, seed=seed, top_p=0.95 if seed % 2 else 1.0))
+            alone = await text_of(engine.submit(ask))
+            crowd = [engine.submit(ask) for _ in range(4)]
+            assert set(await asyncio.gather(*map(text_of, crowd))) == {alone}
 
 
 async def test_several_prompts_are_answered_by_index() -> None:
@@ -351,6 +454,8 @@ async def test_shutdown_fails_what_is_open_and_takes_nothing_more() -> None:
         (asks([]), "no tokens"),
         (asks([5, 256]), "256 is not in the vocabulary of 256"),
         (asks([5, -1]), "-1 is not in the vocabulary"),
+        (asks([5], stop_ids=frozenset({7, 256})), "stop_token_ids: token id 256 is not in the vocabulary of 256"),
+        (asks([5], stop_ids=frozenset({7, -1})), "stop_token_ids: token id -1 is not in the vocabulary"),
         (asks(prompt(1, 250), max_tokens=7), r"takes 256 tokens, but 257 were asked for \(250 in the prompt, 7 to generate\)"),
     ],
 )

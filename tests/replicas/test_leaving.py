@@ -275,3 +275,36 @@ def test_a_slow_client_does_not_slow_others(replica: ReplicaProcess, connect: Co
     assert time.monotonic() - started < 2
     slow.close()
     wait_until(lambda: idle(replica), ALLOWED_S, "all work to end")
+
+
+def test_leaving_a_reset_of_the_cache_does_no_harm(replica: ReplicaProcess, connect: Connect) -> None:
+    """FC-49: while a step runs, so that the engine comes to it after the client is gone."""
+    working = connect(replica, long_answer(70, stream=True))
+    working.read_events(1)
+    for _ in range(10):
+        with socket.create_connection(("127.0.0.1", replica.port), timeout=10) as client:
+            client.sendall(b"POST /reset_prefix_cache HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+            time.sleep(STEP_S / 4)  # not a wait for something: the point is to leave in the middle of a step
+    working.read_events(3)
+    working.close()
+    wait_until(lambda: idle(replica), ALLOWED_S, "the request that was left is over")
+    assert_untroubled(replica)
+
+
+def test_when_the_engine_dies_clients_are_told_and_the_process_ends_with_an_error(folder: Path, tmp_path: Path) -> None:
+    """FC-65: one answer streams, one waits in line; the exit status asks a supervisor for a new life."""
+    process = ReplicaProcess(folder, tmp_path / "log", num_blocks=1000, max_running=1, step_s=STEP_S, die_at_step=8)
+    streaming, waiting = (Client(process, long_answer(start, stream=True)) for start in (1, 2))
+    try:
+        begun = time.monotonic()
+        cut, refused = streaming.read_to_end(), waiting.read_to_end()
+        assert b"the engine is not running" in cut
+        assert b"[DONE]" not in cut
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert process.wait() == 1
+        assert time.monotonic() - begun < 5
+        assert "the engine thread died" in process.log()
+    finally:
+        process.kill()
+        for client in (streaming, waiting):
+            client.close()

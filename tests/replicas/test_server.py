@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,13 @@ def client(replica: ReplicaProcess) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def call(replica: ReplicaProcess, method: str, path: str, body: object = None) -> tuple[int, Any, http.client.HTTPMessage]:
+def call(
+    replica: ReplicaProcess, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+) -> tuple[int, Any, http.client.HTTPMessage]:
     connection = http.client.HTTPConnection("127.0.0.1", replica.port, timeout=10)
     try:
         raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        connection.request(method, path, raw)
+        connection.request(method, path, raw, headers or {})
         answer = connection.getresponse()
         return answer.status, answer.read(), answer.headers
     finally:
@@ -221,6 +224,21 @@ def test_a_seed_repeats_an_answer(replica: ReplicaProcess) -> None:
         ("/v1/completions", {"prompt": "a", "n": 2}, 400, "n", "n=2 is not supported"),
         ("/v1/completions", {"prompt": [5] * 790, "max_tokens": 11}, 400, "prompt", "takes 800 tokens, but 801"),
         ("/v1/completions", {"prompt": [5] * 800}, 400, "prompt", "takes 800 tokens, but 801"),
+        ("/v1/completions", {"prompt": "a", "stop_token_ids": [272]}, 400, "stop_token_ids", "272 is not in the vocabulary"),
+        ("/v1/completions", {"prompt": "a", "stop_token_ids": [-1]}, 400, "stop_token_ids", "-1 is not in the vocabulary"),
+        ("/v1/completions", {"prompt": "a", "stop_token_ids": [2**70]}, 400, "stop_token_ids", "1180591620717411303424"),
+        (
+            "/v1/completions",
+            {"prompt": "a", "stop_token_ids": [5] * 1025},
+            400,
+            "stop_token_ids",
+            "1025 entries; this engine takes",
+        ),
+        ("/v1/completions", {"prompt": "a", "stop": ["b"] * 33}, 400, "stop", "33 entries; this engine takes at most 32"),
+        ("/v1/completions", {"prompt": ["a"] * 257}, 400, "prompt", "257 entries; this engine takes at most 256"),
+        ("/v1/completions", {"prompt": [[5]] * 257}, 400, "prompt", "257 entries; this engine takes at most 256"),
+        ("/v1/completions", b"[" * 100_000, 400, None, "nested too deeply"),
+        ("/v1/completions", b'{"prompt":"a","x":' + b"[" * 100_000, 400, None, "nested too deeply"),
         ("/v1/chat/completions", {"messages": []}, 400, "messages", ""),
         ("/v1/chat/completions", {"messages": MESSAGES, "logprobs": True}, 400, "logprobs", "logprobs=True"),
         ("/v1/chat/completions", {"messages": MESSAGES, "tool_choice": "required"}, 400, "tool_choice", "required"),
@@ -234,6 +252,7 @@ def test_a_seed_repeats_an_answer(replica: ReplicaProcess) -> None:
         ("/v1/chat/completions", {"messages": MESSAGES, "model": "other"}, 404, "model", "'other'"),
         ("/tokenize", {}, 400, "prompt", "prompt or messages"),
         ("/detokenize", {"tokens": [272]}, 400, "tokens", "0..271"),
+        ("/detokenize", {"tokens": [5] * 801}, 400, "tokens", "801 entries; this engine takes at most 800"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -312,3 +331,46 @@ def test_metrics_count_what_was_done(replica: ReplicaProcess) -> None:
     assert change["generated_tokens_total"] == 10
     assert change["step_seconds_count"] == 10
     assert replica.metric("requests_running") == replica.metric("requests_waiting") == 0
+
+
+def test_as_many_prompts_stops_and_stop_tokens_as_are_allowed_are_answered(replica: ReplicaProcess) -> None:
+    body = {"prompt": ["hello"] * 256, "max_tokens": 2, "stop": ["never"] * 32, "stop_token_ids": [271] * 1024}
+    status, answer, _ = post(replica, "/v1/completions", body)
+    assert status == 200
+    assert [choice["index"] for choice in answer["choices"]] == list(range(256))
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/completions", {"logit_bias": {str(number): 1.0 for number in range(20_000)}}),
+        ("/v1/completions", {"suffix": "s" * 100_000}),
+        ("/v1/completions", {"model": "m" * 100_000}),
+        ("/v1/completions", {"max_tokens": "m" * 100_000}),
+        ("/v1/completions", {"prompt": {"m" * 100_000: 1}}),
+        ("/v1/chat/completions", {"tool_choice": {"a": "s" * 100_000}}),
+        ("/v1/chat/completions", {"tool_choice": "s" * 100_000}),
+        ("/v1/chat/completions", {"response_format": {"type": "s" * 100_000}}),
+    ],
+)
+def test_a_refusal_quotes_only_the_start_of_a_value(replica: ReplicaProcess, path: str, fields: dict[str, object]) -> None:
+    status, answer, _ = post(replica, path, {"prompt": "a", "messages": MESSAGES, **fields})
+    assert status in (400, 404)
+    assert answer["error"]["param"] == next(iter(fields))
+    assert len(answer["error"]["message"]) < 250
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "anything"])
+@pytest.mark.parametrize("raw", [b"junk", b'{"prompt": "a"}', gzip.compress(b'{"prompt": "a"}')])
+def test_bodies_in_another_encoding_are_refused_in_the_api_shape(replica: ReplicaProcess, encoding: str, raw: bytes) -> None:
+    status, answer, headers = call(replica, "POST", "/v1/completions", raw, {"Content-Encoding": encoding})
+    assert (status, headers["content-type"]) == (400, "application/json")
+    assert repr(encoding) in json.loads(answer)["error"]["message"]
+
+
+def test_a_body_at_the_gateways_limit_has_room_for_its_ids(replica: ReplicaProcess) -> None:
+    ids = b",".join([b"111111"] * 1_000_000)
+    raw = b'{"prompt_token_ids": [' + ids + b'], "prompt": "' + b"x" * (64 << 20) + b'"}'
+    status, answer, _ = call(replica, "POST", "/v1/completions", raw)
+    assert status == 400  # read and understood, but more than the context
+    assert json.loads(answer)["error"]["param"] == "prompt"
