@@ -17,10 +17,11 @@ from typer.exceptions import TyperException
 
 from gateway.errors import ConfigError, GatewayError
 
-# command -> (module whose `app` runs it, one line of help, extra that brings what the module imports)
+# command -> (module whose `app` runs it, one line of help, extra that brings what the module imports: '' for none)
 _ROOMS = {
     "replica": ("replicas.cli", "Run one of our own engine replicas.", "replica"),
     "model": ("replicas.model_cli", "Fetch or list models.", "replica"),
+    "events": ("events.cli", "Decode, follow and judge streams of KV-cache events.", ""),
     "simulate": ("simulations.cli", "Replay a trace through the routing policies.", "simulate"),
 }
 
@@ -51,9 +52,8 @@ def _room(command: str) -> typer.Typer:
     try:
         room: typer.Typer = importlib.import_module(module).app
     except ModuleNotFoundError as error:
-        raise GatewayError(
-            f"`trunkline {command}` needs the package {error.name!r}: install trunkline with the extra [{extra}]"
-        ) from error
+        with_extra = f" with the extra [{extra}]" if extra else ""
+        raise GatewayError(f"`trunkline {command}` needs the package {error.name!r}: install trunkline{with_extra}") from error
     return room
 
 

@@ -54,9 +54,16 @@ def test_what_is_unknown_is_skipped_and_counted() -> None:
         17,
         None,
         stored(["text"], None, range(4), 4),
-        stored([1], None, [[1, 2], [2, 3]], 2),
-        stored([1], None, ["a", "b"], 2),
-        stored([1], None, [2**40] * 4, 4),
+        stored([1], None, [[1, 2], [9, 3]], 2),  # type: ignore[list-item]
+        stored([1], None, [[1, 2], 3], 2),  # type: ignore[list-item]
+        stored([1], None, [[2**40, 2**40]], 1),  # type: ignore[list-item]
+        stored([1], None, [1.5, None], 2),  # type: ignore[list-item]
+        stored([1], None, range(4), -4),
+        stored([1], None, range(4), 2**40),
+        stored([1], None, range(4), 4, group_idx="0"),
+        stored([1], None, range(4), 4, mm_keys=[7]),
+        stored([1], None, range(4), 4, extra_keys=[["a", {"b": 1}]]),
+        stored([True], None, range(4), 4),
         stored([1], None, range(4), "4"),  # type: ignore[arg-type]
         removed(1, medium=5),
         {"type": "BlockRemoved"},
