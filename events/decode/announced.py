@@ -9,10 +9,11 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from reprlib import repr as shown
 
 import numpy as np
 
-from events.decode.fields import Malformed, shown
+from events.decode.fields import Malformed
 from events.decode.namespaces import Namespaces
 from radix.changes import Batch, Cleared, Event, GroupKind, NamespaceHint, Removed, Stored, Tier
 from radix.match import Int32Array

@@ -7,11 +7,12 @@ is unknown is skipped and counted, so that a newer engine never stops the stream
 from __future__ import annotations
 
 from collections.abc import Mapping
+from reprlib import repr as shown
 
 import msgspec
 
 from events.decode.announced import Announced, Message
-from events.decode.fields import Malformed, hash_of, hashes_of, kind_of, number_of, shown, tier_of, tokens_of
+from events.decode.fields import Malformed, hash_of, hashes_of, kind_of, number_of, tier_of, tokens_of
 from events.errors import DecodeError
 from radix.changes import Batch, Cleared, Removed
 

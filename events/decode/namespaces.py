@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from reprlib import repr as shown
 
-from events.decode.fields import Malformed, shown
+from events.decode.fields import Malformed
 from events.decode.trtllm import image_keys
 from radix.changes import NO_HINT, NamespaceHint
 
@@ -54,12 +55,12 @@ class Namespaces:
         if not isinstance(entry, list):
             raise Malformed(f"extra keys {shown(entry)}")
         items: list[object] = entry[1:] if entry and self.adapter is not None and entry[0] == self.adapter else entry
-        salt = None
-        if first and self.starts_prompt and items:
+        salt: str | None = None
+        if first and self.starts_prompt:
             # A bare string in a prompt's first block is its salt; one release wrote image ids bare too. Both separate namespaces.
-            last = max((i for i, item in enumerate(items) if isinstance(item, str)), default=None)
-            if last is not None:
-                salt = items[last]
+            bare = [(i, item) for i, item in enumerate(items) if isinstance(item, str)]
+            if bare:
+                last, salt = bare[-1]
                 items = items[:last] + items[last + 1 :]
         return [_medium_key(item) for item in items], salt or None
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
+from reprlib import repr as shown
 
 import msgspec
 
 from events.decode.announced import Announced, Message
 from events.decode.engine_wire import MAX_PAYLOAD_BYTES
-from events.decode.fields import Malformed, hash_of, number_of, shown
+from events.decode.fields import Malformed, hash_of, number_of
 from events.errors import DecodeError
 from radix.changes import Cleared, Removed, Tier
 

@@ -6,8 +6,9 @@ The messages themselves have the shape of `engine_wire`. Its token lists may hol
 from __future__ import annotations
 
 from collections.abc import Mapping
+from reprlib import repr as shown
 
-from events.decode.fields import Malformed, shown
+from events.decode.fields import Malformed
 
 
 def image_keys(fields: Mapping[str, object]) -> list[list[bytes]]:

@@ -17,7 +17,7 @@ from events.errors import DecodeError
 from events.show import row_of, text_of
 from radix import Index
 from radix.changes import Stored
-from tests.events.test_decode_vectors import RECORDED, polled
+from tests.events.recorded import RECORDED, polled
 from tests.fakes.wire import batch, stored
 
 GOOD = [bytes.fromhex(line["payload_hex"]) for line in RECORDED]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,17 +12,10 @@ from events.decode.polled import PolledReader
 from events.replay import Frames, parse_reply
 from events.show import row_of
 from radix.changes import Batch, Cleared, GroupKind, Removed, Stored, Tier
+from tests.events.recorded import RECORDED, expected, lines, polled
 
-DATA = Path(__file__).parent.parent / "data"
 TIERS = {None: Tier.DEVICE, "GPU": Tier.DEVICE, "CPU": Tier.HOST, "cpu": Tier.HOST, "CPU_PINNED": Tier.HOST}
 TIERS |= {"STORAGE": Tier.DISK, "FS": Tier.DISK, "DISK": Tier.DISK, "EXTERNAL": Tier.SHARED, "OBJ": Tier.SHARED}
-
-
-def lines(name: str) -> list[dict]:
-    return [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
-
-
-RECORDED = [line for name in ("vllm", "sglang", "trtllm") for line in lines(f"{name}_kv_events.jsonl")]
 
 
 def message(line: dict) -> Message:
@@ -32,21 +24,6 @@ def message(line: dict) -> Message:
 
 def changes(line: dict) -> Batch:
     return decode(bytes.fromhex(line["payload_hex"]), int(line["seq_hex"], 16))
-
-
-def expected(line: dict) -> dict:
-    """What a line says should be read, in one form: TensorRT-LLM's lines have the message as it is."""
-    want = line["decoded"]
-    if isinstance(want, dict):
-        return want
-    ts, events, rank = want
-    return {"ts": ts, "dp_rank": rank, "events": [event | hashes_of(event) for event in events]}
-
-
-def hashes_of(event: dict) -> dict:
-    parent = event.get("parent_block_hash")
-    hashes = [f"{value % 2**64:016x}" for value in event.get("block_hashes", [])]
-    return {"_hash64": hashes, "_parent64": None if parent is None else f"{parent % 2**64:016x}"}
 
 
 def check_event(event: Announced | Removed | Cleared, view: dict) -> None:
@@ -125,10 +102,6 @@ def test_tokens_of_an_image_match_no_prompt() -> None:
     first, second = stores(recorded("t-dynamo-republish"))
     assert (first.namespace_hint.media, first.namespace_hint.salt) == ((), "t1")
     assert (second.hashes, second.parent, second.namespace_hint.media) == ((8,), 7, (b"12345",))
-
-
-def polled() -> bytes:
-    return (DATA / "trtllm_polled_events.json").read_bytes()
 
 
 def test_a_polled_answer_reads_as_its_note_says() -> None:
