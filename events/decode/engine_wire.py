@@ -31,6 +31,7 @@ _STORED = (
 )
 _REMOVED = ("block_hashes", "medium", "group_idx")
 _FIELDS: dict[object, tuple[str, ...]] = {"BlockStored": _STORED, "BlockRemoved": _REMOVED, "AllBlocksCleared": ()}
+_MAX_GROUP = 1023  # each costs the index a table
 _SALT_PLACE = 7  # SGLang puts a map with the salt where vLLM has the adapter's name
 
 # A byte of a hostile payload becomes up to about 64 bytes of objects; the largest real batches are some megabytes.
@@ -105,7 +106,10 @@ def _named(raw: list[object]) -> dict[str, object]:
 
 
 def _group(fields: Mapping[str, object]) -> int:
-    return number_of(fields.get("group_idx"), "group_idx", 0)
+    group = number_of(fields.get("group_idx"), "group_idx", 0)
+    if group > _MAX_GROUP:
+        raise Malformed(f"group_idx {group}")
+    return group
 
 
 def _stored(fields: Mapping[str, object]) -> Announced:

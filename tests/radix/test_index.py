@@ -4,53 +4,21 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix import Applied, Batch, Cleared, Event, Index, Namespace, NamespaceHint, RadixError, Removed, Stored, Tier
+from radix import Applied, Cleared, Index, Namespace, NamespaceHint, RadixError, Removed, Stored, Tier
 from radix.changes import NO_HINT
+from tests.radix.build import BASE, BLOCK, apply, depth, store, tokens_of
 from tests.radix.shape import assert_empty, check_shape, tree_of
-
-BASE = Namespace("m")
-BLOCK = 4
 
 
 @pytest.fixture
 def index() -> Index:
     return Index()
-
-
-def apply(index: Index, holder: int, *events: Event) -> Applied:
-    return index.apply(holder, Batch(0, 0, 0.0, events))
-
-
-def tokens_of(hashes: Sequence[int], block: int = BLOCK) -> np.ndarray:
-    """Tokens that follow from a block's hash, so that equal chains have equal prompts."""
-    return np.array([value % 1000 * 100 + i for value in hashes for i in range(block)], np.int32)
-
-
-def store(
-    hashes: Sequence[int],
-    parent: int | None = None,
-    *,
-    block: int = BLOCK,
-    hint: NamespaceHint = NO_HINT,
-    tier: Tier = Tier.DEVICE,
-) -> Stored:
-    return Stored(tuple(hashes), parent, tokens_of(hashes, block), block, hint, tier)
-
-
-def depth(
-    index: Index, holder: int, hashes: Sequence[int], namespace: Namespace = BASE, *, block: int = BLOCK, tier: int = 0
-) -> int:
-    """Matched blocks."""
-    matched = index.match(namespace, tokens_of(hashes, block)).tokens(holder, tier)
-    assert matched % block == 0
-    return matched // block
 
 
 def test_copies_are_counted(index: Index) -> None:
@@ -320,20 +288,25 @@ def test_groups_do_not_mix(index: Index) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        Stored((5,), None, np.zeros(0, np.int32), 0),  # an offload placeholder
-        Stored((5,), None, np.zeros(0, np.int32), 4),
+        Stored((5,), None, np.arange(3, dtype=np.int32), 4),
+        Stored((5,), None, np.arange(4, dtype=np.int32), 0),
         Stored((5,), None, np.arange(16, dtype=np.int32), 4),  # masked blocks: 1 hash, 4 blocks of tokens
         Stored((5, 5), None, np.arange(8, dtype=np.int32), 4),
         Stored((5, 6), 6, np.arange(8, dtype=np.int32), 4),
-        Stored((5,), 1, np.arange(4, dtype=np.int32), 4, NamespaceHint(media=(b"img",))),
         Stored((5,), 1, np.arange(8, dtype=np.int32), 8),  # another block size than its parent's
+        Stored((5,), None, np.arange(2, dtype=np.int32), 2),  # the short tail of a prompt
+        Stored((5,), 1, np.arange(4, dtype=np.int32), 4, lead=(3,)),  # behind a block that depends on nothing that follows
     ],
 )
 def test_a_store_that_cannot_be_placed_is_skipped_and_counted(index: Index, event: Stored) -> None:
-    """FC-17: the rest of the batch counts."""
+    """FC-17, edge cases 15, 22, 24: the rest of the batch counts, and its removal finds what can be found."""
     holder = index.holder("a", 0, model="m")
     assert apply(index, holder, store([1]), event, store([2], 1)) == Applied(stored=2, skipped=1)
     assert depth(index, holder, [1, 2]) == 2
+    loose = len(event.hashes) == 1
+    assert index.stats().loose == loose
+    assert apply(index, holder, Removed((5,))) == Applied(unknown=not loose)
+    assert index.stats().loose == 0
 
 
 def test_an_empty_store_is_nothing(index: Index) -> None:

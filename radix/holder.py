@@ -1,0 +1,70 @@
+"""One (replica, rank) and everything the index knows of it, except where its blocks lie in the tree."""
+
+from __future__ import annotations
+
+from radix.changes import Tier
+from radix.groups import Groups
+from radix.ledger import Ledger
+from radix.loose import Loose
+from radix.match import TIERS
+from radix.nodes import Block
+from radix.orphans import Orphans
+
+_LOOSE_PER_ORPHAN = 16  # a loose block costs about a sixteenth of a waiting one
+
+
+class Holder:
+    """One (replica, rank) and what it has."""
+
+    __slots__ = ("counting", "groups", "ledgers", "loose", "model", "number", "orphans", "rank", "replica")
+
+    def __init__(self, number: int, replica: str, rank: int, model: str, *, counting: bool, orphan_limit: int) -> None:
+        self.number = number
+        self.replica = replica
+        self.rank = rank
+        self.model = model
+        self.counting = counting
+        self.groups = Groups()
+        self.ledgers: dict[int, list[Ledger]] = {}  # by group, then by tier
+        self.orphans = Orphans(orphan_limit, counting=counting)
+        self.loose = Loose(orphan_limit * _LOOSE_PER_ORPHAN, counting=counting)
+
+    def ledger(self, group: int, tier: Tier) -> Ledger:
+        ledgers = self.ledgers.get(group)
+        if ledgers is None:
+            base = self.number * TIERS
+            ledgers = [Ledger(1 << base + place, counting=self.counting) for place in range(TIERS)]
+            self.ledgers[group] = ledgers
+        return ledgers[tier]
+
+    def find(self, group: int, block_hash: int) -> Block | None:
+        """Where a block lies, whichever tier has it."""
+        for ledger in self.ledgers.get(group, ()):
+            block = ledger.blocks.get(block_hash)
+            if block is not None:
+                return block
+        return None
+
+    def has(self, group: int, block_hash: int, tier: Tier) -> bool:
+        """Whether a block is on a tier or a faster one, with a place or without."""
+        ledgers = self.ledgers.get(group, ())
+        return any(
+            (ledgers and block_hash in ledgers[place].blocks)
+            or self.loose.has(place, group, block_hash)
+            or self.orphans.has(place, group, block_hash)
+            for place in Tier
+            if place <= tier
+        )
+
+    def names(self, block: Block) -> set[int]:
+        """The hashes this holder has for a place, on all tiers."""
+        return {name for ledger in self.ledgers.get(block.node.root.group, ()) for name in ledger.names(block)}
+
+    def clear(self) -> list[Ledger]:
+        """Forget everything; returns the ledgers whose blocks are still in the tree."""
+        ledgers = [ledger for group in self.ledgers.values() for ledger in group]
+        self.ledgers = {}
+        self.orphans.clear()
+        self.loose.clear()
+        self.groups = Groups()  # another life of the engine may have others
+        return ledgers
