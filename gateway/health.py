@@ -23,14 +23,23 @@ log = logging.getLogger(__name__)
 # A refused connection is no matter of patience: the next look comes this soon, so that a killed process is out in time.
 _REFUSED_RETRY_S = 0.1
 
+_REPEATING_OWNERS = ("sglang", "tensorrt_llm")  # `owned_by` of their models
+_MAX_RANKS = 1024  # what a replica says is not believed beyond this
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a replica told about itself. event_sources: rank -> (events endpoint, replay endpoint or None)."""
+    """What a replica told about itself.
+
+    event_sources: rank -> (events endpoint, replay endpoint or None), published under `topic`. repeats_stores: its events name
+    a block again without a further copy (SGLang, TensorRT-LLM).
+    """
 
     models: tuple[str, ...] = ()
     dialect: str = "openai"
     event_sources: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    topic: str = ""
+    repeats_stores: bool = False
 
 
 @dataclass(slots=True)
@@ -134,17 +143,20 @@ class HealthMonitor:
 
     async def _facts(self, replica: Replica, settings: ReplicaSettings) -> Facts:
         status, models = await self._get(replica, "/v1/models")
-        names = _model_names(models) if status == 200 else ()
-        dialect = settings.dialect or await self._dialect(replica)
-        sources: dict[int, tuple[str, str | None]] = {}
-        if settings.events is None:
-            status, answer = await self._get(replica, "/kv_event_sources")
-            sources = _event_sources(answer) if status == 200 else {}
-        return Facts(names, dialect, sources)
-
-    async def _dialect(self, replica: Replica) -> str:
+        cards = _cards(models) if status == 200 else []
+        names = tuple(card["id"] for card in cards if isinstance(card.get("id"), str))
         status, info = await self._get(replica, "/server_info")
-        return "trunkline" if status == 200 and isinstance(info, dict) and info.get("dialect") == "trunkline" else "openai"
+        told = info if status == 200 and isinstance(info, dict) else {}
+        dialect = settings.dialect or ("trunkline" if told.get("dialect") == "trunkline" else "openai")
+        published = told.get("kv_events")
+        sets = isinstance(published, dict) or any(card.get("owned_by") in _REPEATING_OWNERS for card in cards)
+        if settings.events is not None:
+            return Facts(names, dialect, repeats_stores=sets)
+        status, answer = await self._get(replica, "/kv_event_sources")
+        sources, topic = _event_sources(answer) if status == 200 else ({}, "")
+        if not sources and isinstance(published, dict):
+            sources, topic = _published(published)
+        return Facts(names, dialect, sources, topic, sets)
 
     async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
         """(status, parsed JSON or None). Redirects are not followed: a replica is where it was said to be (FC-58)."""
@@ -159,20 +171,37 @@ class HealthMonitor:
                 return response.status, None
 
 
-def _model_names(answer: object) -> tuple[str, ...]:
+def _cards(answer: object) -> list[dict[str, Any]]:
     data = answer.get("data") if isinstance(answer, dict) else None
-    cards = data if isinstance(data, list) else []
-    return tuple(card["id"] for card in cards if isinstance(card, dict) and isinstance(card.get("id"), str))
+    return [card for card in data if isinstance(card, dict)] if isinstance(data, list) else []
 
 
-def _event_sources(answer: object) -> dict[int, tuple[str, str | None]]:
-    """The object of /kv_event_sources: rank (a string) -> config with endpoint and replay_endpoint."""
+def _event_sources(answer: object) -> tuple[dict[int, tuple[str, str | None]], str]:
+    """The object of vLLM's /kv_event_sources: rank (a string) -> config with endpoint, replay_endpoint and topic."""
     sources: dict[int, tuple[str, str | None]] = {}
+    topic = ""
     for rank, source in answer.items() if isinstance(answer, dict) else ():
-        if rank.isdigit() and isinstance(source, dict) and isinstance(source.get("endpoint"), str):
+        if rank.isdigit() and int(rank) < _MAX_RANKS and isinstance(source, dict) and isinstance(source.get("endpoint"), str):
             replay = source.get("replay_endpoint")
             sources[int(rank)] = (source["endpoint"], replay if isinstance(replay, str) else None)
-    return sources
+            topic = source["topic"] if isinstance(source.get("topic"), str) else topic
+    return sources, topic
+
+
+def _published(events: dict[str, Any]) -> tuple[dict[int, tuple[str, str | None]], str]:
+    """SGLang's `kv_events` in /server_info: base ports, to which each of `dp_size` ranks adds its number."""
+    host, port = events.get("endpoint_host"), events.get("endpoint_port_base")
+    ranks, replay = events.get("dp_size", 1), events.get("replay_endpoint_port_base")
+    if events.get("publisher") != "zmq" or not isinstance(port, int) or not isinstance(ranks, int):
+        return {}, ""
+    host = host if isinstance(host, str) and host else "*"
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    sources = {
+        rank: (f"tcp://{host}:{port + rank}", f"tcp://{host}:{replay + rank}" if isinstance(replay, int) else None)
+        for rank in range(min(max(ranks, 1), _MAX_RANKS))
+    }
+    topic = events.get("topic")
+    return sources, topic if isinstance(topic, str) else ""
 
 
 def _short(error: Exception) -> str:

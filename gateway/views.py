@@ -39,9 +39,11 @@ class Views:
 
     async def follow(self, replica: Replica, settings: ReplicaSettings, facts: Facts) -> None:
         """Listen to each rank of a replica that came up; one already followed goes on as it is."""
+        await self._learn_ranks(replica, settings, facts)
         for rank, holder in enumerate(replica.holders):
             if holder in self._streams:
                 continue
+            self._index.set_counting(holder, not facts.repeats_stores)
             try:
                 source = _source(replica, settings, facts, rank)
             except EndpointError as error:
@@ -52,12 +54,22 @@ class Views:
             events, replay = source
             if self._context is None:
                 self._context = zmq.asyncio.Context()
-            stream = EventStream(
-                self._index, holder, events, replay, topic=settings.topic, on_change=self._changed, context=self._context
-            )
+            topic = settings.topic or facts.topic
+            stream = EventStream(self._index, holder, events, replay, topic=topic, on_change=self._changed, context=self._context)
             self._streams[holder] = stream
             stream.start()
             log.info("following replica=%s rank=%d events=%s replay=%s", replica.name, rank, events, replay)
+
+    async def _learn_ranks(self, replica: Replica, settings: ReplicaSettings, facts: Facts) -> None:
+        """A replica that tells where each rank's events are has that many; unless it was configured to have several."""
+        if not facts.event_sources or settings.ranks > 1:
+            return
+        ranks = max(facts.event_sources) + 1
+        for holder in replica.holders[ranks:]:
+            if (stream := self._streams.pop(holder, None)) is not None:
+                await stream.stop()
+            self._index.clear(holder)
+        self._fleet.set_ranks(replica, ranks)
 
     def suspect(self, replica: Replica) -> None:
         """The process behind it is gone: what it held is gone too."""

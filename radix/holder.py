@@ -16,18 +16,23 @@ _LOOSE_PER_ORPHAN = 16  # a loose block costs about a sixteenth of a waiting one
 class Holder:
     """One (replica, rank) and what it has."""
 
-    __slots__ = ("counting", "groups", "ledgers", "loose", "model", "number", "orphans", "rank", "replica")
+    __slots__ = ("_orphan_limit", "counting", "groups", "ledgers", "loose", "model", "number", "orphans", "rank", "replica")
 
     def __init__(self, number: int, replica: str, rank: int, model: str, *, counting: bool, orphan_limit: int) -> None:
         self.number = number
         self.replica = replica
         self.rank = rank
         self.model = model
-        self.counting = counting
         self.groups = Groups()
         self.ledgers: dict[int, list[Ledger]] = {}  # by group, then by tier
-        self.orphans = Orphans(orphan_limit, counting=counting)
-        self.loose = Loose(orphan_limit * _LOOSE_PER_ORPHAN, counting=counting)
+        self._orphan_limit = orphan_limit
+        self.count_copies(counting)
+
+    def count_copies(self, counting: bool) -> None:
+        """Begin to count copies of blocks, or to take a repeated store for the same block; only while there are none."""
+        self.counting = counting
+        self.orphans = Orphans(self._orphan_limit, counting=counting)
+        self.loose = Loose(self._orphan_limit * _LOOSE_PER_ORPHAN, counting=counting)
 
     def ledger(self, group: int, tier: Tier) -> Ledger:
         ledgers = self.ledgers.get(group)

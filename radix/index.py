@@ -91,6 +91,13 @@ class Index:
             del self._model_bits[found.model]
         self._serve(holder, model)
 
+    def set_counting(self, holder: int, counting: bool) -> None:
+        """Say how a holder's engine announces copies (see `holder`); its view starts anew when that changes."""
+        owner = self._of(holder)
+        if owner.counting != counting:
+            self.clear(holder)
+            owner.count_copies(counting)
+
     def block_tokens(self, holder: int) -> int:
         """Tokens per block as its events say; 0 until the first store."""
         return self._of(holder).groups.block_tokens

@@ -166,3 +166,15 @@ def test_pages_of_one_token_make_one_long_edge(index: Index) -> None:
     assert index.stats().nodes == 1
     apply(index, holder, *(Removed((i,)) for i in range(300, 250, -1)))
     assert index.match(BASE, prompt).tokens(holder) == 250
+
+
+def test_how_copies_count_may_be_learned_late(index: Index) -> None:
+    """Edge case 17: the view starts anew only where it matters."""
+    holder = index.holder("a", 0, model="m")
+    apply(index, holder, store([1]), store([1]))
+    index.set_counting(holder, True)
+    assert depth(index, holder, [1]) == 1
+    index.set_counting(holder, False)
+    assert depth(index, holder, [1]) == 0
+    apply(index, holder, store([1]), store([1]), store([3], 2), store([3], 2), Removed((1, 3)))
+    assert_empty(index)
