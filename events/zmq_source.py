@@ -14,6 +14,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
+from events.endpoints import BIND
 from events.errors import EndpointError
 from events.replay import Frames
 
@@ -64,7 +65,10 @@ class ZmqSource:
         self._notes: zmq.Socket[bytes] = zmq.Socket.shadow(self._monitor)
         self._socket.setsockopt(zmq.SUBSCRIBE, self._topic or b"")
         try:
-            self._socket.connect(endpoint)
+            if endpoint.startswith(BIND):
+                self._socket.bind(endpoint.removeprefix(BIND))
+            else:
+                self._socket.connect(endpoint)
         except zmq.ZMQError as error:
             self.close()
             raise EndpointError(f"cannot subscribe to {endpoint}: {error}") from error

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import zmq.asyncio
 
-from events.endpoints import rank_endpoint
+from events.endpoints import BIND, rank_endpoint
 from events.errors import EndpointError
 from events.supervise import EventStream
 from gateway.config import ReplicaSettings
@@ -123,6 +123,8 @@ def _source(replica: Replica, settings: ReplicaSettings, facts: Facts, rank: int
 
 
 def _reachable(endpoint: str, host: str) -> str:
+    if endpoint.startswith(BIND):
+        return endpoint  # it is ours
     for wildcard in ("*", "0.0.0.0", "[::]"):
         endpoint = endpoint.replace(f"tcp://{wildcard}:", f"tcp://{host}:", 1)
     return endpoint

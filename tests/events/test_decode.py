@@ -39,7 +39,7 @@ def test_four_encodings_of_one_batch_make_one_view() -> None:
 
 
 def test_both_encodings_may_be_mixed_in_one_batch() -> None:
-    """FC-06: the shape is looked at per event."""
+    """FC-06, edge case 1: the shape is looked at per event."""
     mixed = decode(batch(chain(1, 4), as_array(chain(1, 4, first=1)), as_array(CLEARED), removed(1)), 3)
     assert [type(event) for event in mixed.events] == [Stored, Stored, Cleared, Removed]
 

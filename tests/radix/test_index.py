@@ -47,7 +47,7 @@ def test_a_hash_stored_again_inside_another_run_counts_once_more(index: Index) -
 
 
 def test_without_counting_the_first_removal_empties(index: Index) -> None:
-    """FC-08: SGLang repeats stores freely."""
+    """FC-08, edge case 17: SGLang repeats stores freely."""
     holder = index.holder("s", 0, model="m", counting=False)
     apply(index, holder, store([1, 2, 3]), store([1, 2, 3]))
     assert apply(index, holder, Removed((1, 2, 3))).removed == 3
@@ -65,7 +65,7 @@ def test_orphans_wait_and_are_attached_when_their_parent_comes(index: Index) -> 
 
 
 def test_orphans_are_bounded() -> None:
-    """FC-10: those that waited longest are given up."""
+    """FC-10, edge case 16: those that waited longest are given up."""
     index = Index(orphan_limit=10)
     holder = index.holder("a", 0, model="m")
     for i in range(50):
@@ -77,7 +77,7 @@ def test_orphans_are_bounded() -> None:
 
 
 def test_a_clear_takes_all_tiers_of_one_holder(index: Index) -> None:
-    """FC-11, case 1: blocks, waiting blocks and guesses; other holders keep theirs."""
+    """FC-11, case 1, edge case 21: blocks, waiting blocks and guesses; other holders keep theirs."""
     a, b = index.holder("a", 0, model="m"), index.holder("b", 0, model="m")
     for holder in (a, b):
         apply(index, holder, store([1, 2]), store([1], tier=Tier.HOST), store([9], 8))
@@ -89,7 +89,7 @@ def test_a_clear_takes_all_tiers_of_one_holder(index: Index) -> None:
 
 
 def test_removing_what_is_not_there_is_counted_and_nothing_else(index: Index) -> None:
-    """FC-12: a and c are gone, b was never stored; other holders are untouched."""
+    """FC-12, edge case 17: a and c are gone, b was never stored; other holders are untouched."""
     a, b = index.holder("a", 0, model="m"), index.holder("b", 0, model="m")
     for holder in (a, b):
         apply(index, holder, store([1, 3]))
@@ -211,7 +211,7 @@ def test_no_credit_crosses_namespaces(stored: Namespace, asked: Namespace) -> No
 
 
 def test_a_salt_is_inherited_from_the_first_block(index: Index) -> None:
-    """FC-20: later blocks do not repeat it; the other tenant gets nothing, the same one everything."""
+    """FC-20, edge case 28: later blocks do not repeat it; the other tenant gets nothing, the same one everything."""
     holder = index.holder("a", 0, model="m")
     apply(index, holder, store([1, 2], hint=NamespaceHint(salt="A")), store([3], 2))
     credit = [depth(index, holder, [1, 2, 3], Namespace("m", None, salt)) for salt in ("A", "B", None)]
@@ -265,7 +265,7 @@ def test_filling_a_hole_and_leaving_the_old_path_behind_it_joins_what_is_alike(i
 
 
 def test_tiers_add_up(index: Index) -> None:
-    """FC-16: a column counts what its tier or a faster one has; losing one copy leaves the other."""
+    """FC-16, edge case 19: a column counts what its tier or a faster one has; losing one copy leaves the other."""
     holder = index.holder("a", 0, model="m")
     apply(index, holder, store([1, 2]), store([2, 3], 1, tier=Tier.HOST), store([4], 3, tier=Tier.SHARED))
     assert index.match(BASE, tokens_of([1, 2, 3, 4])).depth[holder].tolist() == [8, 12, 12, 16]
@@ -276,7 +276,7 @@ def test_tiers_add_up(index: Index) -> None:
 
 
 def test_groups_do_not_mix(index: Index) -> None:
-    """FC-16: the same hash in two groups is two residencies; only the main group makes credit."""
+    """FC-16, edge case 26: the same hash in two groups is two residencies; only the main group makes credit."""
     holder = index.holder("a", 0, model="m")
     apply(index, holder, Stored((1,), None, tokens_of([1]), 4, NO_HINT, Tier.DEVICE, 1), store([1, 2]))
     apply(index, holder, Removed((1,), Tier.DEVICE, 1))
