@@ -225,7 +225,10 @@ class _Scorer:
         if str(line.get("scenario", "")).startswith("14-") or (isinstance(xargs, dict) and "kv_cache_report_mode" in xargs):
             self._reannounces = True
         prompts = line.get("prompts_token_ids")
-        prompt = prompts[-1] if isinstance(prompts, list) else line["prompt_token_ids"]
+        prompt = prompts[-1] if isinstance(prompts, list) and prompts else line.get("prompt_token_ids")
+        if prompt is None:
+            self._reset = False
+            return  # recorded without its prompt: nothing to compare
         tokens = np.array(prompt, np.int32)
         model, salt = body.get("model"), body.get("cache_salt")
         namespace = Namespace("capture", model if model in self._adapters else None, salt if isinstance(salt, str) else None)

@@ -7,6 +7,7 @@ is unknown is skipped and counted, so that a newer engine never stops the stream
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from reprlib import repr as shown
 
 import msgspec
@@ -72,7 +73,7 @@ def _envelope(message: object, seq: int) -> tuple[float, list[object], int | Non
         raise DecodeError(f"batch {seq} is {type(message).__name__}, want [ts, events, rank]")
     ts, events = message[0], message[1]
     rank = message[2] if len(message) > 2 and isinstance(message[2], int) and not isinstance(message[2], bool) else None
-    return float(ts) if isinstance(ts, int | float) else 0.0, events, rank
+    return float(ts) if isinstance(ts, int | float) and isfinite(ts) else 0.0, events, rank
 
 
 def _event(raw: object) -> Announced | Removed | Cleared:

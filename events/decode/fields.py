@@ -8,15 +8,10 @@ from events.types import EventsError
 from radix.changes import GroupKind, Tier
 
 _TIERS = {
-    "gpu": Tier.DEVICE,
-    "cpu": Tier.HOST,
-    "cpu_pinned": Tier.HOST,
-    "storage": Tier.DISK,
-    "fs": Tier.DISK,
-    "disk": Tier.DISK,
-    "obj": Tier.SHARED,
-    "external": Tier.SHARED,
-    "shared": Tier.SHARED,
+    **dict.fromkeys(("", "gpu", "device"), Tier.DEVICE),
+    **dict.fromkeys(("cpu", "cpu_pinned", "cpu_tier1"), Tier.HOST),
+    **dict.fromkeys(("storage", "fs", "disk", "nvme", "cpu_tier2"), Tier.DISK),
+    **dict.fromkeys(("obj", "external", "shared", "network", "remote"), Tier.SHARED),
 }
 _KINDS = {
     "full_attention": GroupKind.FULL,

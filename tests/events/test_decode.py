@@ -137,6 +137,23 @@ def test_an_adapter_and_a_salt_of_one_name_are_told_apart() -> None:
     assert both.namespace_hint == NamespaceHint(adapter="k", salt="k")
 
 
+@pytest.mark.parametrize("ts", [float("nan"), float("inf"), None, "now", [1]])
+def test_a_time_that_is_none_reads_as_unknown(ts: object) -> None:
+    """FC-07: the batch is read all the same."""
+    payload = msgspec.msgpack.encode([ts, [removed(1)], 0])
+    assert decode(payload, 0) == Batch(0, 0, 0.0, (Removed((1,)),))
+
+
+@pytest.mark.parametrize(
+    ("medium", "tier"),
+    [("", Tier.DEVICE), ("Gpu", Tier.DEVICE), ("CPU_TIER1", Tier.HOST), ("nvme", Tier.DISK), ("Remote", Tier.SHARED)],
+)
+def test_media_are_compared_without_regard_to_case(medium: str, tier: Tier) -> None:
+    """Edge case 18: several names for one tier."""
+    (event,) = decode(batch(removed(1, medium=medium)), 0).events
+    assert event == Removed((1,), tier)
+
+
 names = st.one_of(st.none(), st.sampled_from(["k", "kk", "tenant"]))
 hashes = st.integers(0, 2**64 - 1)
 

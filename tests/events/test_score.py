@@ -124,6 +124,14 @@ def test_a_batch_that_cannot_be_read_empties_the_view() -> None:
     assert classes(event(0, chain(3, BLOCK)), broken, *ask("a", 0)) == {words.SEQUENTIAL: (1, 1, 1)}
 
 
+def test_a_request_without_its_prompt_is_not_judged() -> None:
+    asked: list[Line] = [
+        {"kind": "request", "id": "a", "body": {}},
+        {"kind": "response", "id": "a", "status": 200, "cached_tokens": 4},
+    ]
+    assert classes(event(0, chain(3, BLOCK)), *asked, *ask("b", 12)) == {words.SEQUENTIAL: (1, 1, 1)}
+
+
 def test_a_line_that_cannot_be_used_is_named() -> None:
     with pytest.raises(CaptureError, match=r"line 4 \(event\)"):
         score([*UP, {"kind": "event", "seq_hex": 5}])
