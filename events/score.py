@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from reprlib import repr as shown
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from radix.match import Int32Array
 from radix.namespace import Namespace
 
 Line = Mapping[str, object]
+_Kind = TypeVar("_Kind")
 
 SEQUENTIAL = "one request at a time, state known (incl. n=2)"
 TOGETHER = "sent together"
@@ -184,8 +187,7 @@ class _Scorer:
         """What a consumer does with the answer: fill the gap, or give up what it knew."""
         if not line.get("ended", True):
             return
-        answers = line["response_frames_hex"]
-        assert isinstance(answers, list)
+        answers = _instance(line["response_frames_hex"], list)
         replies = [parse_reply([bytes.fromhex(frame) for frame in frames]) for frames in answers]
         batches = unbroken_tail([frames for frames in replies if frames is not None])
         self._asked = self._asked or bool(batches)
@@ -219,8 +221,7 @@ class _Scorer:
         self._reset = self._reset or (done and not self._open)
 
     def _request(self, line: Line) -> None:
-        body = line["body"]
-        assert isinstance(body, dict)
+        body = _instance(line["body"], dict)
         xargs = body.get("vllm_xargs")
         if str(line.get("scenario", "")).startswith("14-") or (isinstance(xargs, dict) and "kv_cache_report_mode" in xargs):
             self._reannounces = True
@@ -275,6 +276,10 @@ class _Scorer:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"text wanted, got {value!r}")
+    return _instance(value, str)
+
+
+def _instance(value: object, kind: type[_Kind]) -> _Kind:
+    if not isinstance(value, kind):
+        raise TypeError(f"{kind.__name__} wanted, got {shown(value)}")
     return value

@@ -73,7 +73,7 @@ def test_a_file_that_is_not_there_is_wrong_use(capsys: pytest.CaptureFixture[str
     [
         ("{", "line 1 is not JSON"),
         ("[]", "line 1 is list"),
-        ('{"kind": "request", "body": {}}', "line 1 (request) cannot be used"),
+        ('{"kind": "request", "id": "a", "body": 5}', "line 1 (request) cannot be used"),
     ],
 )
 def test_a_capture_that_cannot_be_used_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, why: str) -> None:
