@@ -6,7 +6,7 @@ group is taken for full attention and the longest one counts: an upper bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import lcm
 
@@ -14,6 +14,7 @@ from radix.changes import GroupKind, Stored, Tier
 
 _SPARSE = (GroupKind.WINDOW, GroupKind.CHUNK, GroupKind.STATE)
 Has = Callable[[int, int], bool]  # (group, hash): it is there
+Names = Callable[[int], Collection[int]]  # the hashes of a prompt's nth block
 
 
 @dataclass(slots=True)
@@ -91,44 +92,48 @@ class Groups:
         self.limits = tuple([number for number in sparse if number not in credit])
 
 
-def servable(groups: Groups, names: Sequence[Collection[int]], block_tokens: int, depth: dict[int, int], has: Has) -> int:
-    """The deepest point, in tokens, where every group has what it needs.
+def servable(groups: Groups, names: Names, blocks: int, block_tokens: int, depth: dict[int, int], has: Has) -> int:
+    """The deepest point, in tokens, where every group has what it needs; usually one of the first that are tried.
 
-    names: the hashes of each held block of the prompt, of `block_tokens` tokens. depth: tokens matched in each credit group.
-    has: of the limiting groups.
+    blocks: of the prompt that are held, of `block_tokens` tokens each. depth: tokens matched in each credit group. has: of the
+    limiting groups.
     """
-    limits = [_Limit(number, groups.known[number], block_tokens) for number in groups.limits]
+    limits = [_Limit(number, groups.known[number], names, block_tokens, has) for number in groups.limits]
     deepest = (min if groups.joint else max)(depth.values(), default=0)
-    best = 0
-    for i, hashes in enumerate(names):
-        end = (i + 1) * block_tokens
-        if end > deepest:
-            break
-        met = [limit.met(end, hashes, has) for limit in limits]  # all of them, since they count runs
-        whole = all(end % (groups.known[number].block_tokens or 1) == 0 for number in groups.credit) if groups.joint else True
-        if whole and all(met):
-            best = end
-    return best
+    sizes = [groups.known[number].block_tokens or 1 for number in groups.credit] if groups.joint else []
+    for block in range(min(blocks, deepest // block_tokens), 0, -1):
+        end = block * block_tokens
+        if not any(end % size for size in sizes) and all(limit.met(end) for limit in limits):
+            return end
+    return 0
 
 
 class _Limit:
-    """Whether one group can go on at the ends of the blocks of a prompt, asked from the first to the last."""
+    """Whether one group can go on at the ends of a prompt's blocks."""
 
-    def __init__(self, number: int, group: Group, block_tokens: int) -> None:
+    def __init__(self, number: int, group: Group, names: Names, block_tokens: int, has: Has) -> None:
         self._number = number
         self._kind = group.kind
         self._window = group.window_tokens
+        self._names = names
+        self._block_tokens = block_tokens
+        self._has = has
         # Where both groups have the end of a block, and so a common hash.
         self._step = lcm(block_tokens, group.block_tokens or block_tokens)
-        self._run = 0  # ends in a row that were there
+        self._there: dict[int, bool] = {}
 
-    def met(self, end: int, hashes: Collection[int], has: Has) -> bool:
-        """end: tokens from the prompt's start; hashes: of the block that ends there."""
+    def met(self, end: int) -> bool:
+        """end: tokens from the prompt's start, the end of a block."""
         if end % self._step:
             return False
-        here = any(has(self._number, value) for value in hashes)
-        self._run = self._run + 1 if here else 0
-        return self._run >= self._needed(end)
+        return all(self._is_there(end - back * self._step) for back in range(self._needed(end)))
+
+    def _is_there(self, end: int) -> bool:
+        known = self._there.get(end)
+        if known is None:
+            names = self._names(end // self._block_tokens - 1)
+            known = self._there[end] = any(self._has(self._number, name) for name in names)
+        return known
 
     def _needed(self, end: int) -> int:
         """Ends in a row, this one included."""

@@ -52,18 +52,24 @@ class Holder:
 
     def has(self, group: int, block_hash: int, tier: Tier) -> bool:
         """Whether a block is on a tier or a faster one, with a place or without."""
-        ledgers = self.ledgers.get(group, ())
-        return any(
-            (ledgers and block_hash in ledgers[place].blocks)
-            or self.loose.has(place, group, block_hash)
-            or self.orphans.has(place, group, block_hash)
-            for place in Tier
-            if place <= tier
-        )
+        for ledger in self.ledgers.get(group, ())[: tier + 1]:
+            if block_hash in ledger.blocks:
+                return True
+        if self.loose.awaits(group, block_hash) and any(self.loose.has(at, group, block_hash) for at in Tier if at <= tier):
+            return True
+        return len(self.orphans) > 0 and any(self.orphans.has(at, group, block_hash) for at in Tier if at <= tier)
 
-    def names(self, block: Block) -> set[int]:
-        """The hashes this holder has for a place, on all tiers."""
-        return {name for ledger in self.ledgers.get(block.node.root.group, ()) for name in ledger.names(block)}
+    def uses(self, tier: Tier) -> bool:
+        """Whether anything may be on this very tier."""
+        return len(self.orphans) > 0 or self.loose.uses(tier) or any(of_group[tier].blocks for of_group in self.ledgers.values())
+
+    def names(self, block: Block) -> tuple[int, ...]:
+        """The hashes this holder has for a place, on all tiers; one may come twice."""
+        names: tuple[int, ...] = ()
+        for ledger in self.ledgers.get(block.node.root.group, ()):
+            if ledger.blocks:
+                names += ledger.names(block)
+        return names
 
     def clear(self) -> list[Ledger]:
         """Forget everything; returns the ledgers whose blocks are still in the tree."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from radix.changes import Applied, Batch, Cleared, Event, Removed, Stored, Tier
 from radix.dump import HeldBlock, digest_of, held_blocks
 from radix.errors import RadixError
-from radix.groups import servable
+from radix.groups import Names, servable
 from radix.guess import Guesses
 from radix.holder import Holder
 from radix.match import TIERS, Int32Array, Match
@@ -229,15 +229,18 @@ class Index:
         """Per tier, how far all cache groups of a holder can serve a prompt."""
         groups = owner.groups
         walked = [(root, self._tiers_of(owner, root, query)) for root in roots if root.group in groups.credit]
-        names = {root: [owner.names(block) for block in self._tree.blocks_along(root, query)] for root, _ in walked}
+        names = {root: _names_along(owner, self._tree.blocks_along(root, query)) for root, _ in walked}
         depths: list[int] = []
         for tier in Tier:
+            if depths and not owner.uses(tier):
+                depths.append(depths[-1])
+                continue
             depth = dict.fromkeys(groups.credit, 0)
             for root, tiers in walked:
                 depth[root.group] = max(depth[root.group], tiers[tier])
             has = partial(owner.has, tier=tier)
             points = [
-                servable(groups, names[root][: tiers[tier] // root.block_tokens], root.block_tokens, depth, has)
+                servable(groups, names[root], tiers[tier] // root.block_tokens, root.block_tokens, depth, has)
                 for root, tiers in walked
             ]
             depths.append(max(points, default=0))
@@ -271,6 +274,18 @@ class Index:
             if credit > depth[number, 0]:
                 guessed[number] = True
                 np.maximum(depth[number], credit, out=depth[number])
+
+
+def _names_along(owner: Holder, blocks: list[Block]) -> Names:
+    """Looks up the hashes of single blocks; few are asked for, and those for every tier."""
+    known: dict[int, tuple[int, ...]] = {}
+
+    def names(at: int) -> tuple[int, ...]:
+        if at not in known:
+            known[at] = owner.names(blocks[at])
+        return known[at]
+
+    return names
 
 
 def _removal_key(event: Event) -> tuple[int, int] | None:

@@ -20,6 +20,7 @@ class Loose:
         self._counting = counting
         self._copies: dict[tuple[int, int, int], int] = {}  # (group, tier, hash) -> stores minus removals, oldest first
         self._tiers: dict[tuple[int, int], tuple[Tier, ...]] = {}  # (group, hash) -> where
+        self._on = [0] * len(Tier)  # blocks per tier
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -35,6 +36,7 @@ class Loose:
         copies = self._copies.get(key)
         if copies is None:
             self._copies[key] = 1
+            self._on[tier] += 1
             self._tiers[group, block_hash] = (*self._tiers.get((group, block_hash), ()), tier)
             if len(self._copies) > self._limit:
                 self._forget(next(iter(self._copies)))
@@ -61,20 +63,27 @@ class Loose:
         """Whether any tier has it."""
         return (group, block_hash) in self._tiers
 
+    def uses(self, tier: Tier) -> bool:
+        """Whether anything is on this tier."""
+        return self._on[tier] > 0
+
     def claim(self, group: int, block_hash: int) -> list[tuple[Tier, int]]:
         """Take a block out: (tier, copies) of each tier that had it."""
-        taken = [(tier, self._copies.pop((group, int(tier), block_hash))) for tier in self._tiers[group, block_hash]]
-        del self._tiers[group, block_hash]
+        taken = [(tier, self._copies.pop((group, int(tier), block_hash))) for tier in self._tiers.pop((group, block_hash))]
+        for tier, _ in taken:
+            self._on[tier] -= 1
         return taken
 
     def clear(self) -> None:
         """Give up all of them."""
         self._copies.clear()
         self._tiers.clear()
+        self._on = [0] * len(Tier)
 
     def _forget(self, key: tuple[int, int, int]) -> None:
         group, tier, block_hash = key
         del self._copies[key]
+        self._on[tier] -= 1
         left = tuple([other for other in self._tiers[group, block_hash] if other != tier])
         if left:
             self._tiers[group, block_hash] = left
