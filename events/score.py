@@ -104,7 +104,7 @@ def score(lines: Iterable[Line]) -> Score:
     for number, line in enumerate(lines, 1):
         try:
             scorer.feed(line)
-        except (KeyError, TypeError, ValueError, AttributeError, ReplayError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ReplayError) as error:
             raise CaptureError(f"line {number} ({line.get('kind')}) cannot be used: {type(error).__name__} {error}") from error
     return scorer.result
 

@@ -132,6 +132,18 @@ def test_a_request_without_its_prompt_is_not_judged() -> None:
     assert classes(event(0, chain(3, BLOCK)), *asked, *ask("b", 12)) == {words.SEQUENTIAL: (1, 1, 1)}
 
 
-def test_a_line_that_cannot_be_used_is_named() -> None:
-    with pytest.raises(CaptureError, match=r"line 4 \(event\)"):
-        score([*UP, {"kind": "event", "seq_hex": 5}])
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "event", "seq_hex": 5},
+        {"kind": "event", "seq_hex": "0", "payload_hex": "xy"},
+        {"kind": "request", "id": "a", "body": {}, "prompt_token_ids": [2**40]},
+        {"kind": "request", "id": "a", "body": {}, "prompt_token_ids": "text"},
+        {"kind": "replay", "ended": True, "response_frames_hex": [["", "00"]]},
+        {"kind": "replay", "ended": True, "response_frames_hex": 5},
+        {"kind": "restart"},
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(line: Line) -> None:
+    with pytest.raises(CaptureError, match=rf"line 4 \({line['kind']}\)"):
+        score([*UP, line])

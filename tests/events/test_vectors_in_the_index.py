@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,7 @@ class View:
         ("v0320-embeds", range(20), BASE, [0] * 4),
         ("v0330-lookahead", range(40), BASE, [32] * 4),
         ("v0330-lookahead", range(32), BASE, [16] * 4),  # the last block's lookahead is not in the prompt
+        ("s049-page1", [9, 10], BASE, [0] * 4),  # its hashes name no prefix, and its root is not nil
         ("s0518-salt-metadata", range(20), Namespace("m", None, "tenant-1"), [16] * 4),
         ("s0523-bigram", range(1, 9), BASE, [4] * 4),
         ("s0523-bigram", range(1, 5), BASE, [0] * 4),
@@ -53,7 +56,7 @@ class View:
         ("t-dynamo-republish", range(70), Namespace("m", None, "t1", (b"12345",)), [64] * 4),
     ],
 )
-def test_a_message_credits_exactly_its_prompt(name: str, prompt: range, namespace: Namespace, want: list[int]) -> None:
+def test_a_message_credits_exactly_its_prompt(name: str, prompt: Sequence[int], namespace: Namespace, want: list[int]) -> None:
     """FC-18, FC-20, edge cases 22, 23, 28, 29, 30, 31: and no other prompt."""
     view = View().feed(name)
     assert view.tokens(prompt, namespace) == want
