@@ -21,6 +21,7 @@ from numba.extending import intrinsic
 _BYTE, _HALF, _LONG = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _i64 = types.int64
 _cgutils: Any = _untyped_cgutils
+_FALSE = ir.Constant(ir.IntType(1), 0)
 _Emit = Callable[[Any, Any, Any, Any], Any]  # context, builder, signature, arguments
 
 
@@ -118,6 +119,29 @@ def _differ(size: int) -> Callable[[int, int], int]:
 differ_256, differ_32 = _differ(256), _differ(32)
 
 
+def _first_of_four(_: Any, address: Any, key: Any) -> tuple[Any, _Emit]:
+    """Among four 16-byte entries: the number of the first whose key is `key` or 0, else 4."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pair, four, bits = ir.VectorType(_LONG, 8), ir.VectorType(_LONG, 4), ir.IntType(4)
+        entries = builder.load(builder.inttoptr(args[0], pair.as_pointer()), align=1)
+        evens = ir.Constant(ir.VectorType(_HALF, 4), [0, 2, 4, 6])
+        keys = builder.shuffle_vector(entries, ir.Constant(pair, ir.Undefined), evens)
+        wanted = ir.Constant(four, ir.Undefined)
+        for lane in range(4):
+            wanted = builder.insert_element(wanted, args[1], ir.Constant(_HALF, lane))
+        hit = builder.or_(
+            builder.icmp_unsigned("==", keys, wanted), builder.icmp_unsigned("==", keys, ir.Constant(four, [0] * 4))
+        )
+        mask = builder.or_(builder.zext(builder.bitcast(hit, bits), _LONG), ir.Constant(_LONG, 16))
+        return builder.cttz(mask, _FALSE)
+
+    return _i64(_i64, _i64), emit
+
+
+first_of_four = cast(Callable[[int, int], int], intrinsic(_first_of_four))
+
+
 def _integer(operation: Callable[..., Any], arity: int) -> Callable[..., int]:
     """An int64 function whose body is `operation(builder, *arguments)`."""
 
@@ -139,7 +163,6 @@ def _high(builder: Any, left: Any, right: Any) -> Any:
     return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), _LONG)
 
 
-_FALSE = ir.Constant(ir.IntType(1), 0)
 shift_right = _integer(lambda builder, value, by: builder.lshr(value, by), 2)
 mul_high = _integer(_high, 2)  # upper 64 bits of the unsigned product
 divide = _integer(lambda builder, value, by: builder.udiv(value, by), 2)
@@ -169,6 +192,28 @@ def _copy(_: Any, target: Any, source: Any, size: Any) -> tuple[Any, _Emit]:
     return types.void(_i64, _i64, _i64), emit
 
 
+def _fill_zero(_: Any, target: Any, size: Any) -> tuple[Any, _Emit]:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _BYTE.as_pointer()
+        kind = ir.FunctionType(pointer, [pointer, _HALF, _LONG])
+        function = _cgutils.get_or_insert_function(builder.module, kind, "memset")
+        builder.call(function, [builder.inttoptr(args[0], pointer), ir.Constant(_HALF, 0), args[1]])
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64), emit
+
+
+def _advise(_: Any, address: Any, size: Any, advice: Any) -> tuple[Any, _Emit]:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _BYTE.as_pointer()
+        kind = ir.FunctionType(_HALF, [pointer, _LONG, _HALF])
+        function = _cgutils.get_or_insert_function(builder.module, kind, "madvise")
+        builder.call(function, [builder.inttoptr(args[0], pointer), args[1], builder.trunc(args[2], _HALF)])
+        return context.get_dummy_value()
+
+    return types.void(_i64, _i64, _i64), emit
+
+
 def _data_of(_: Any, array: Any) -> tuple[Any, _Emit]:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         view = _cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0])
@@ -179,4 +224,6 @@ def _data_of(_: Any, array: Any) -> tuple[Any, _Emit]:
 
 prefetch = cast(Callable[[int], None], intrinsic(_prefetch))  # any address is allowed
 copy = cast(Callable[[int, int, int], None], intrinsic(_copy))  # target, source, bytes; the ranges may overlap
+fill_zero = cast(Callable[[int, int], None], intrinsic(_fill_zero))  # target, bytes
+advise = cast(Callable[[int, int, int], None], intrinsic(_advise))  # madvise: page address, bytes, advice
 data_of = cast(Callable[[npt.NDArray[Any]], int], intrinsic(_data_of))  # address of an array's first element

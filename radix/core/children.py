@@ -13,11 +13,13 @@ from radix.core.atomics import copy, load_32, load_64, mul_high, shift_right, st
 from radix.core.jit import inner
 from radix.core.layout import (
     CHILDREN,
+    CHILDREN_FILLED,
     CHILDREN_TABLE,
     CHILDREN_USED,
     EMPTY_ROOTS,
     ENTRY,
     GOLDEN,
+    GONE,
     KEY_MUL,
     NODE_MASK,
     NODES_LIVE,
@@ -48,7 +50,7 @@ def child_key(node: int, tokens: int, count: int) -> int:
         key = (key ^ load_32(tokens + at * 4)) * KEY_MUL
         key ^= shift_right(key, 32)
     key *= KEY_MUL
-    return key if key != 0 else 1
+    return key if key not in (0, GONE) else 1
 
 
 @inner
@@ -93,13 +95,14 @@ def _slot_of(base: int, parent: int, child: int, count: int) -> int:
 def grow_children(base: int, more: int) -> bool:
     """Make room in the child table; False when the arena is full."""
     table = load_64(base + CHILDREN_TABLE)
-    used = load_64(base + CHILDREN_USED) + more
-    if has_room(table, used):
+    if has_room(table, load_64(base + CHILDREN_FILLED) + more):
         return True
-    bigger = resized(base, table, used)
-    if bigger == 0:
+    used = load_64(base + CHILDREN_USED)
+    copied = resized(base, table, used + more)
+    if copied == 0:
         return False
-    store_64(base + CHILDREN_TABLE, bigger)
+    store_64(base + CHILDREN_TABLE, copied)
+    store_64(base + CHILDREN_FILLED, used)
     discard(base, table)
     return True
 
@@ -111,12 +114,14 @@ def enter(base: int, parent: int, child: int, count: int) -> None:
     key = child_key(parent, tokens_at(base, load_32(node_at(base, child) + OFFSET)), count)
     insert(entries_of(base, table), size_of(table), key, child)
     add_to(base + CHILDREN_USED, 1)
+    add_to(base + CHILDREN_FILLED, 1)
 
 
 @inner
 def strike(base: int, parent: int, child: int, count: int) -> None:
     table = load_64(base + CHILDREN_TABLE)
-    erase(entries_of(base, table), size_of(table), _slot_of(base, parent, child, count))
+    emptied = erase(entries_of(base, table), size_of(table), _slot_of(base, parent, child, count))
+    add_to(base + CHILDREN_FILLED, -emptied)
     add_to(base + CHILDREN_USED, -1)
 
 

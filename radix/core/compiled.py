@@ -38,6 +38,8 @@ from radix.core.layout import (
     NODE_NEXT,
     NODE_REGION,
     NODES_LIVE,
+    RELEASE_ADVICE,
+    RELEASE_FROM,
     SEED,
     SEGMENTS,
     SHARES_TABLE,
@@ -226,6 +228,8 @@ class CompiledTree:
         stride = _stride(words)
         header[STRIDE >> 3], header[NODE_LIMIT >> 3] = stride, NODE_REGION // stride - 1
         header[NODE_NEXT >> 3] = 1
+        header[RELEASE_FROM >> 3] = 4 << 20 if self.memory.huge_pages else 128 << 10  # smaller ones would break huge pages up
+        header[RELEASE_ADVICE >> 3] = self.memory.release_advice
         first_tables = 17 << 32 | 64
         header[CHILDREN_TABLE >> 3], header[SHARES_TABLE >> 3] = 1 << 32 | 64, first_tables
         header[ARENA_TOP >> 3] = header[ARENA_HIGH >> 3] = 33

@@ -18,7 +18,7 @@ from radix.core.atomics import data_of, load_64, shift_right, store_64
 from radix.core.children import drop_root, find_child, new_root
 from radix.core.handles import copies_in, depth_in, ledger_at, node_in
 from radix.core.jit import default_cache, entry
-from radix.core.layout import ENTRY, LEDGER_TABLE, ROOT, ROOT_KEY_WORDS, SEED, WORDS
+from radix.core.layout import ENTRY, GONE, LEDGER_TABLE, ROOT, ROOT_KEY_WORDS, SEED, WORDS
 from radix.core.nodes import climb, node_at
 from radix.core.reader import best_holder, fill_depths, fill_pairs, match_rows
 from radix.core.removing import clear_ledger, remove_blocks
@@ -81,7 +81,7 @@ def _list(base: int, ledger: int, out: Int64Array) -> int:
     count = 0
     for at in range(size_of(table)):
         slot = entries_of(base, table) + at * ENTRY
-        if load_64(slot) != 0:
+        if load_64(slot) not in (0, GONE):
             value = load_64(slot + 8)
             node = climb(base, node_in(value), depth_in(value))
             row = data_of(out) + count * 40

@@ -12,26 +12,32 @@ Invariants
 from __future__ import annotations
 
 from radix.core.arena import add_to
-from radix.core.atomics import load_32, load_64, mul_high, shift_right, store_32, store_64
+from radix.core.atomics import load_32, load_64, mul_high, prefetch, shift_right, store_32, store_64
 from radix.core.jit import inner
 from radix.core.layout import (
     COPIES_MASK,
     DEPTH_MASK,
     ENTRY,
+    GONE,
     HANDLE_DEPTH,
     HANDLE_NODE,
+    KEYS_AHEAD,
     LEDGER_BITS,
+    LEDGER_FILLED,
     LEDGER_TABLE,
     LEDGER_USED,
     LEDGERS,
     REFS,
     SEED,
+    SHARES_FILLED,
     SHARES_TABLE,
     SHARES_USED,
 )
 from radix.core.nodes import climb, dereference, node_at
 from radix.core.tables import discard, entries_of, erase, find, has_room, insert, mix, resized, size_of, unmix
 
+AHEAD = 16  # hashes whose entries are asked for before they are needed
+_RING = 31
 _DEPTH_BITS = 21
 
 
@@ -45,7 +51,21 @@ def ledger_at(base: int, ledger: int) -> int:
 def handle_key(base: int, block_hash: int) -> int:
     """Key of an engine's hash."""
     key = mix(block_hash ^ load_64(base + SEED))
-    return key if key != 0 else 1
+    return key if key not in (0, GONE) else 1
+
+
+@inner
+def ask_ahead(base: int, entries: int, size: int, hashes: int, at: int) -> None:
+    """Make the key of hash number `at` and ask for the memory of its entry."""
+    key = handle_key(base, load_64(hashes + at * 8))
+    store_64(base + KEYS_AHEAD + (at & _RING) * 8, key)
+    prefetch(entries + mul_high(key, size) * ENTRY)
+
+
+@inner
+def key_ahead(base: int, at: int) -> int:
+    """The key made by `ask_ahead`."""
+    return load_64(base + KEYS_AHEAD + (at & _RING) * 8)
 
 
 @inner
@@ -90,35 +110,38 @@ def find_handle(base: int, ledger: int, block_hash: int) -> int:
 def reserve_handles(base: int, ledger: int, more: int) -> bool:
     """Make room for this many new hashes; False when the arena is full."""
     at = ledger_at(base, ledger)
-    return _reserve(base, at + LEDGER_TABLE, load_64(at + LEDGER_USED) + more)
+    return _reserve(base, at + LEDGER_TABLE, at + LEDGER_USED, at + LEDGER_FILLED, more)
 
 
 @inner
-def _reserve(base: int, field: int, used: int) -> bool:
-    table = load_64(field)
-    if has_room(table, used):
+def _reserve(base: int, table_field: int, used_field: int, filled_field: int, more: int) -> bool:
+    table = load_64(table_field)
+    if has_room(table, load_64(filled_field) + more):
         return True
-    bigger = resized(base, table, used)
-    if bigger == 0:
+    used = load_64(used_field)
+    copied = resized(base, table, used + more)
+    if copied == 0:
         return False
-    store_64(field, bigger)
+    store_64(table_field, copied)
+    store_64(filled_field, used)
     discard(base, table)
     return True
 
 
 @inner
 def _share_key(ledger: int, depth: int) -> int:
-    return mix(((ledger + 1) << _DEPTH_BITS) | depth)
+    return mix(((ledger + 1) << _DEPTH_BITS) | depth)  # small numbers never become 0 or GONE
 
 
 @inner
 def add_share(base: int, ledger: int, depth: int, node: int) -> None:
     """One more hash of the ledger lies on a block that has one already."""
-    _reserve(base, base + SHARES_TABLE, load_64(base + SHARES_USED) + 1)
+    _reserve(base, base + SHARES_TABLE, base + SHARES_USED, base + SHARES_FILLED, 1)
     table = load_64(base + SHARES_TABLE)
     insert(entries_of(base, table), size_of(table), _share_key(ledger, depth), handle(node, depth, 1))
     reference(base, node, 1)
     add_to(base + SHARES_USED, 1)
+    add_to(base + SHARES_FILLED, 1)
 
 
 @inner
@@ -135,8 +158,8 @@ def take_share(base: int, ledger: int, depth: int, node: int) -> bool:
             return False
         recorded = node_in(load_64(entries + at * ENTRY + 8))
         if found == key and climb(base, recorded, depth) == node:
-            erase(entries, size, entries + at * ENTRY)
-            dereference(base, recorded)
+            add_to(base + SHARES_FILLED, -erase(entries, size, entries + at * ENTRY))
+            dereference(base, recorded, 1)
             add_to(base + SHARES_USED, -1)
             return True
         at += 1
@@ -151,12 +174,10 @@ def drop_shares(base: int, ledger: int) -> None:
         return
     table = load_64(base + SHARES_TABLE)
     entries, size = entries_of(base, table), size_of(table)
-    at = 0
-    while at < size:
-        key = load_64(entries + at * ENTRY)
-        if key != 0 and shift_right(unmix(key), _DEPTH_BITS) == ledger + 1:
-            dereference(base, node_in(load_64(entries + at * ENTRY + 8)))
-            erase(entries, size, entries + at * ENTRY)
+    for at in range(size):
+        slot = entries + at * ENTRY
+        key = load_64(slot)
+        if key not in (0, GONE) and shift_right(unmix(key), _DEPTH_BITS) == ledger + 1:
+            dereference(base, node_in(load_64(slot + 8)), 1)
+            add_to(base + SHARES_FILLED, -erase(entries, size, slot))
             add_to(base + SHARES_USED, -1)
-            continue  # another entry may have moved here
-        at += 1

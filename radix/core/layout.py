@@ -51,6 +51,11 @@ WORDS = 72  # member words per tier
 TIERS_USED = 80
 CHILDREN_TABLE = 88
 CHILDREN_USED = 128
+CHILDREN_FILLED = 264  # with marks of erased ones
+SHARES_FILLED = 272
+RELEASE_FROM = 280  # bytes: an outgrown table this large goes back to the system
+RELEASE_ADVICE = 288  # by this madvise
+PAGE = 65536  # a multiple of every page size there is
 NODE_NEXT = 136
 NODE_FREE = 144
 NODES_LIVE = 152
@@ -68,6 +73,7 @@ MAGIC = 240
 SEED = 248
 NODE_LIMIT = 256  # numbers below this fit into the region
 FREE_HEADS = 512  # by order; the unit, 0 = none
+KEYS_AHEAD = 1024  # ring of the next keys of the hashes at hand
 
 # Ledgers: 64 bytes each. A table is unit << 32 | entries.
 LEDGER_BITS = 6
@@ -77,6 +83,7 @@ LEDGER_USED = 8
 LEDGER_TIER = 16
 LEDGER_HOLDER = 24
 LEDGER_COUNTING = 32
+LEDGER_FILLED = 40  # with marks of erased ones
 
 # Nodes: u32 fields, then the member words of the first tier in use, of the second, ...
 NODE_BITS = 27
@@ -100,8 +107,9 @@ MAX_DEPTH = NOWHERE - 1
 ROOT_KEY_WORDS = 16
 ROOT_GRAIN = MEMBERS
 
-# Table entries: key, value; a zero key is empty. A handle is node << 37 | depth << 16 | copies.
+# Table entries: key, value. A handle is node << 37 | depth << 16 | copies.
 ENTRY = 16
+GONE = -1  # the key of an erased entry
 HANDLE_NODE = 37
 HANDLE_DEPTH = 16
 DEPTH_MASK = (1 << 21) - 1

@@ -30,6 +30,8 @@ class Memory:
     def __init__(self, name: str | None = None, *, create: bool = True, huge_pages: bool = True) -> None:
         """name: a file in shared memory, made new or opened; None is private. huge_pages: ask the system for them."""
         self.name = name
+        self.huge_pages = huge_pages
+        self.release_advice = mmap.MADV_DONTNEED if name is None else _REMOVE
         self._owner = create
         try:
             self._map = self._private() if name is None else self._named(name, create=create)
@@ -52,7 +54,7 @@ class Memory:
         first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
         last = (offset + size) // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first:
-            self._advise(mmap.MADV_DONTNEED if self.name is None else _REMOVE, first, last - first)
+            self._advise(self.release_advice, first, last - first)
 
     def unlink(self) -> None:
         """Remove the name; who has it mapped keeps it."""

@@ -145,18 +145,18 @@ def free_node(base: int, node: int) -> None:
 
 
 @inner
-def dereference(base: int, node: int) -> None:
-    """One handle or stub less names this node."""
-    while True:
+def dereference(base: int, node: int, count: int) -> None:
+    """This many handles or stubs less name the node."""
+    while count > 0:
         at = node_at(base, node)
-        left = load_32(at + REFS) - 1
+        left = load_32(at + REFS) - count
         store_32(at + REFS, left)
         if left != 0 or load_32(at + ROOT) != 0:
             return
         following = load_32(at + PARENT)
         add_to(base + STUBS, -1)
         free_node(base, node)
-        node = following
+        node, count = following, 1
 
 
 @inner

@@ -8,14 +8,16 @@ Invariants
 from __future__ import annotations
 
 from radix.core.arena import add_to
-from radix.core.atomics import load_32, load_64, mul_high, prefetch, shift_right, store_32, store_64
+from radix.core.atomics import load_32, load_64, shift_right, store_32, store_64
 from radix.core.edges import settle, shorten, split
-from radix.core.handles import copies_in, depth_in, drop_shares, handle_key, ledger_at, node_in, take_share
+from radix.core.handles import AHEAD, ask_ahead, copies_in, depth_in, drop_shares, key_ahead, ledger_at, node_in, take_share
 from radix.core.jit import inner
 from radix.core.layout import (
     CHILDREN,
     ENTRY,
+    GONE,
     HANDLES,
+    LEDGER_FILLED,
     LEDGER_HOLDER,
     LEDGER_TABLE,
     LEDGER_TIER,
@@ -29,8 +31,6 @@ from radix.core.layout import (
 from radix.core.nodes import climb, dereference, grain_of, member_words, node_at, start_of
 from radix.core.sequence import begin_change, end_change
 from radix.core.tables import discard, entries_of, erase, find, size_of
-
-AHEAD = 16  # handle entries asked for before they are needed
 
 
 @inner
@@ -55,11 +55,6 @@ def is_alone(base: int, at: int, word: int, bit: int) -> bool:
     for other in range(member_words(base)):
         count += load_64(at + MEMBERS + other * 8) != 0
     return count == 1
-
-
-@inner
-def ask_ahead(base: int, table: int, hashes: int, at: int) -> None:
-    prefetch(entries_of(base, table) + mul_high(handle_key(base, load_64(hashes + at * 8)), size_of(table)) * ENTRY)
 
 
 @inner
@@ -93,13 +88,14 @@ def remove_blocks(base: int, ledger: int, hashes: int, blocks: int) -> int:
     entries, size = entries_of(base, table), size_of(table)
     word, bit = member_at(base, ledger), member_bit(base, ledger)
     node, low, high = 0, 0, 0  # the run of neighbours that leaves next; blocks of `node`
-    removed, unknown = 0, 0
+    removed, unknown, emptied = 0, 0, 0
+    last, owed = 0, 0  # handles that named `last` and are gone
     for at in range(min(AHEAD, blocks)):
-        ask_ahead(base, table, hashes, at)
+        ask_ahead(base, entries, size, hashes, at)
     for at in range(blocks):
         if at + AHEAD < blocks:
-            ask_ahead(base, table, hashes, at + AHEAD)
-        slot = find(entries, size, handle_key(base, load_64(hashes + at * 8)))
+            ask_ahead(base, entries, size, hashes, at + AHEAD)
+        slot = find(entries, size, key_ahead(base, at))
         if slot == 0:
             store_32(base + SEGMENTS + unknown * 4, at)
             unknown += 1
@@ -108,12 +104,15 @@ def remove_blocks(base: int, ledger: int, hashes: int, blocks: int) -> int:
         if copies_in(value) > 1:
             store_64(slot + 8, value - 1)
             continue
-        erase(entries, size, slot)
+        emptied += erase(entries, size, slot)
         removed += 1
         recorded, depth = node_in(value), depth_in(value)
         now = climb(base, recorded, depth)
+        if recorded != last:
+            dereference(base, last, owed)
+            last, owed = recorded, 0
+        owed += 1
         if take_share(base, ledger, depth, now):
-            dereference(base, recorded)
             continue
         block = depth - 1 - start_of(node_at(base, now))
         if now == node and block == high:
@@ -126,12 +125,22 @@ def remove_blocks(base: int, ledger: int, hashes: int, blocks: int) -> int:
                 now = climb(base, recorded, depth)
                 block = depth - 1 - start_of(node_at(base, now))
             node, low, high = now, block, block + 1
-        dereference(base, recorded)
+    dereference(base, last, owed)
     if node != 0:
         _release_run(base, node, low, high, word, bit)
     add_to(place + LEDGER_USED, -removed)
+    add_to(place + LEDGER_FILLED, -emptied)
     add_to(base + HANDLES, -removed)
+    if load_64(place + LEDGER_USED) == 0:
+        _discard_table(base, place)
     return removed | (unknown << 32)
+
+
+@inner
+def _discard_table(base: int, place: int) -> None:
+    discard(base, load_64(place + LEDGER_TABLE))
+    store_64(place + LEDGER_TABLE, 0)
+    store_64(place + LEDGER_FILLED, 0)
 
 
 @inner
@@ -143,17 +152,16 @@ def clear_ledger(base: int, ledger: int) -> int:
     word, bit = member_at(base, ledger), member_bit(base, ledger)
     drop_shares(base, ledger)
     for at in range(size_of(table)):
-        if load_64(entries + at * ENTRY) == 0:
+        if load_64(entries + at * ENTRY) in (0, GONE):
             continue
         value = load_64(entries + at * ENTRY + 8)
         node = climb(base, node_in(value), depth_in(value))
         place_of = node_at(base, node)
         if load_32(place_of + ROOT) != 0 and load_64(place_of + word) & bit != 0:
             _release_run(base, node, 0, load_32(place_of + LENGTH), word, bit)
-        dereference(base, node_in(value))
+        dereference(base, node_in(value), 1)
     removed = load_64(place + LEDGER_USED)
     store_64(place + LEDGER_USED, 0)
-    store_64(place + LEDGER_TABLE, 0)
-    discard(base, table)
+    _discard_table(base, place)
     add_to(base + HANDLES, -removed)
     return removed

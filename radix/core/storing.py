@@ -13,12 +13,14 @@ from radix.core.atomics import divide, load_32, load_64, mul_high, shift_right, 
 from radix.core.children import find_child, grow_children
 from radix.core.edges import extend_leaf, join, new_leaf, split
 from radix.core.handles import (
+    AHEAD,
     add_share,
+    ask_ahead,
     copies_in,
     depth_in,
     find_handle,
     handle,
-    handle_key,
+    key_ahead,
     ledger_at,
     node_in,
     reference,
@@ -30,11 +32,11 @@ from radix.core.layout import (
     CHILDREN,
     CHILDREN_TABLE,
     COPIES_MASK,
-    ENTRY,
     FOREIGN_PARENT,
     FULL,
     HANDLES,
     LEDGER_COUNTING,
+    LEDGER_FILLED,
     LEDGER_TABLE,
     LEDGER_USED,
     LENGTH,
@@ -51,9 +53,9 @@ from radix.core.layout import (
     UNKNOWN_PARENT,
 )
 from radix.core.nodes import climb, common, dereference, node_at, start_of, tokens_at, units_for
-from radix.core.removing import AHEAD, ask_ahead, is_alone, member_at, member_bit, release
+from radix.core.removing import is_alone, member_at, member_bit, release
 from radix.core.sequence import begin_change, end_change
-from radix.core.tables import entries_of, size_of
+from radix.core.tables import entries_of, probe, size_of
 
 _SEGMENT = 24
 
@@ -167,7 +169,7 @@ def _record(base: int, ledger: int, depth: int, hashes: int, count: int, segment
     for segment in range(count):
         blocks += load_64(segments + segment * _SEGMENT + 8)
     for at in range(min(AHEAD, blocks)):
-        ask_ahead(base, table, hashes, at)
+        ask_ahead(base, entries, size, hashes, at)
     at, new, rejected = 0, 0, 0
     for segment in range(count):
         node = climb(base, load_64(segments + segment * _SEGMENT), depth + at + 1)
@@ -177,9 +179,9 @@ def _record(base: int, ledger: int, depth: int, hashes: int, count: int, segment
         fresh = 0
         while at < end:
             if at + AHEAD < blocks:
-                ask_ahead(base, table, hashes, at + AHEAD)
-            key = handle_key(base, load_64(hashes + at * 8))
-            slot = _vacant_or(entries, size, key)
+                ask_ahead(base, entries, size, hashes, at + AHEAD)
+            key = key_ahead(base, at)
+            slot = probe(entries, size, mul_high(key, size), key)
             at += 1
             if load_64(slot) == 0:
                 store_64(slot, key)
@@ -200,21 +202,9 @@ def _record(base: int, ledger: int, depth: int, hashes: int, count: int, segment
         if rejected != 0:
             break
     add_to(place + LEDGER_USED, new)
+    add_to(place + LEDGER_FILLED, new)
     add_to(base + HANDLES, new)
     return new | (rejected << 32)
-
-
-@inner
-def _vacant_or(entries: int, size: int, key: int) -> int:
-    """Address of the entry with this key, or of the empty one where it belongs."""
-    at = mul_high(key, size)
-    while True:
-        found = load_64(entries + at * ENTRY)
-        if found in (key, 0):
-            return entries + at * ENTRY
-        at += 1
-        if at == size:
-            at = 0
 
 
 @inner
@@ -255,4 +245,4 @@ def _take_back(base: int, ledger: int, depth: int, keep: int, count: int, grain:
             if load_32(at + CHILDREN) == 1:
                 join(base, load_32(at + ONLY), grain)
     for segment in range(count):
-        dereference(base, load_64(segments + segment * _SEGMENT))
+        dereference(base, load_64(segments + segment * _SEGMENT), 1)

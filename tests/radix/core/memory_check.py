@@ -59,10 +59,10 @@ def live_nodes(memory: Memory) -> dict[int, SeenNode]:
 
 
 def table_entries(memory: Memory, table: int) -> list[tuple[int, int]]:
-    """The (key, value) pairs of a table."""
+    """The (key, value) pairs of a table, without marks."""
     unit, size = table >> 32, table & 0xFFFFFFFF
     entries = memory.words(lay.ARENA + unit * lay.UNIT, 2 * size).reshape(-1, 2).tolist()
-    return [(key, value) for key, value in entries if key]
+    return [(key, value) for key, value in entries if key not in (0, lay.GONE)]
 
 
 def check_memory(tree: CompiledTree) -> dict[int, SeenNode]:
@@ -98,6 +98,7 @@ def _check_references(tree: CompiledTree, nodes: dict[int, SeenNode]) -> None:
     for ledger in tree._ledgers:
         entries = table_entries(memory, header(memory, lay.LEDGERS + ledger * 64))
         assert len(entries) == header(memory, lay.LEDGERS + ledger * 64 + lay.LEDGER_USED)
+        assert len(entries) <= header(memory, lay.LEDGERS + ledger * 64 + lay.LEDGER_FILLED)
         handles += len(entries)
         for _, value in entries:
             named[(value & (1 << 64) - 1) >> lay.HANDLE_NODE] += 1
