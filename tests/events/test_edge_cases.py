@@ -163,21 +163,21 @@ async def test_an_engine_that_connects_finds_us_listening() -> None:
 
 @pytest.mark.parametrize("counting", [True, False])
 def test_mass_eviction_costs_the_same_per_block(counting: bool) -> None:
-    """Edge case 43: ten times the blocks, about ten times the time; far below what would hold up requests."""
+    """Edge case 43: ten times the blocks take about ten times the work; looking through the rest each time takes a hundred."""
 
     def evict(count: int) -> float:
         view = View(counting=counting)
         hashes = range(1, count + 1)
         view.feed(stored(hashes, None, range(2 * count), 2))
         payload = decode(batch(*[removed(value) for value in reversed(hashes)]), 0)
-        best = time.perf_counter()
+        began = time.process_time()
         view.index.apply(view.holder, payload)
+        took = time.process_time() - began
         assert view.index.stats().blocks == 0
-        return time.perf_counter() - best
+        return took
 
-    small, large = (min(evict(count) for _ in range(3)) for count in (1_000, 10_000))
-    assert large < 40 * small
-    assert large < 0.5
+    small, large = (min(evict(count) for _ in range(5)) for count in (2_000, 20_000))
+    assert large < 50 * small
 
 
 # Cases that are not the event side's: where their tests are.
