@@ -7,7 +7,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TRITON_DEFAULT_FP_FUSION ?= 1
 
-.PHONY: demo test lint types bench bench-proxy gpu-check model clean help
+.PHONY: demo test lint types bench bench-proxy bench-index gpu-check model clean help
 
 help:
 	@echo "make demo        two real replicas, the gateway, real chats (ARGS=--json, ARGS=--serve)"
@@ -39,10 +39,13 @@ lint: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-bench: bench-proxy
+bench: bench-proxy bench-index
 
 bench-proxy: $(READY)
 	@$(BIN)/python -m benchmarks.proxy $(ARGS)
+
+bench-index: $(READY)
+	@$(BIN)/python -m benchmarks.index $(ARGS)
 
 gpu-check: $(READY)
 	@$(BIN)/python -m kernels.gpu_check $(ARGS)

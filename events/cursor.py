@@ -1,7 +1,8 @@
 """What the number of a batch means: the next one, a gap, one seen before, or a new life of the engine. No I/O, no clock.
 
 Live numbers rise within one engine process. A live number below `expected` that is still above the newest live one was fetched
-by a replay meanwhile; one below the newest live one can only come from a new process (FC-03).
+by a replay meanwhile; one below the newest live one can only come from a new process (FC-03), unless its content is that of a
+batch applied before: then something on the way repeated it.
 """
 
 from __future__ import annotations
@@ -77,3 +78,25 @@ class Cursor:
     def skip(self, seq: int) -> None:
         """Go on behind `seq`, which will never be applied."""
         self.expected = seq + 1
+
+
+class Memory:
+    """What the newest batches said, to tell one that comes twice from one of a new process; batches carry their time."""
+
+    __slots__ = ("_limit", "_marks")
+
+    def __init__(self, limit: int = 4096) -> None:
+        self._limit = limit
+        self._marks: dict[int, int] = {}  # number -> hash of the content, oldest first
+
+    def add(self, seq: int, payload: bytes) -> None:
+        """A batch was applied, or could not be."""
+        self._marks.pop(seq, None)
+        self._marks[seq] = hash(payload)
+        if len(self._marks) > self._limit:
+            del self._marks[next(iter(self._marks))]
+
+    def same(self, seq: int, payload: bytes) -> bool | None:
+        """Whether the batch of this number said the same; None where that is not known any more."""
+        mark = self._marks.get(seq)
+        return None if mark is None else mark == hash(payload)

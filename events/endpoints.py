@@ -1,12 +1,19 @@
-"""Where the stream of each rank is: rank r of `tcp://host:port` listens on port + r."""
+"""Where the stream of each rank is: rank r of `tcp://host:port` listens on port + r.
+
+An engine that is told to connect instead of listening needs someone who listens: `bind+tcp://host:port`, a port for each rank.
+"""
 
 from __future__ import annotations
 
 from events.errors import EndpointError
 
+BIND = "bind+"
+
 
 def rank_endpoint(endpoint: str, rank: int) -> str:
     """The endpoint of one rank, from that of rank 0; raises EndpointError naming it when the rank cannot be told apart."""
+    if endpoint.startswith(BIND):
+        return BIND + rank_endpoint(endpoint.removeprefix(BIND), rank)
     scheme, separator, rest = endpoint.partition("://")
     if not separator or scheme not in ("tcp", "ipc", "inproc") or not rest:
         raise EndpointError(f"event endpoint must be tcp://host:port, ipc://path or inproc://name, got {endpoint!r}")

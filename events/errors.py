@@ -15,3 +15,7 @@ class ReplayError(EventsError):
 
 class EndpointError(EventsError):
     """An endpoint cannot be used; the text names it."""
+
+
+class CaptureError(EventsError):
+    """A capture cannot be used; the text names the line."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 import zmq.asyncio
@@ -21,10 +21,11 @@ _SEQ_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """One batch as it came: its number and its bytes."""
+    """One batch as it came: its number and its bytes, and under which topic where it was live."""
 
     seq: int
     payload: bytes
+    topic: bytes = field(default=b"", compare=False)
 
 
 def parse_reply(frames: Sequence[bytes]) -> Frames | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import zmq.asyncio
 
 from events.apply import Applier
-from events.cursor import Cursor, Duplicate, Gap, Next, Restart
+from events.cursor import Cursor, Duplicate, Gap, Memory, Next, Restart
 from events.errors import DecodeError, ReplayError
 from events.replay import Frames, ask_replay, unbroken_tail
 from events.types import Freshness
@@ -53,7 +53,9 @@ class Session:
         self._topic = topic
         self._times = times
         self._cursor = Cursor()
+        self._memory = Memory()
         self._whole = False  # the view lacks nothing
+        self._since: int | None = None  # the first batch in the view
         self._last_before_blink: int | None = None  # newest number before a reconnect that could not be checked
         self._replay_due: float | None = None  # monotonic; the past could not be had, ask for it again then
         self._link_lost_at: float | None = None  # monotonic
@@ -124,7 +126,11 @@ class Session:
         if self._replay is not None:
             await asyncio.sleep(self._times.settle_s)
             source.discard()
-            await (self._bootstrap() if self._applier.last_payload is None else self._reconcile())
+            if self._applier.last_payload is None:
+                self._void()  # that nothing had been published does not hold for whoever answers now
+                await self._bootstrap()
+            else:
+                await self._reconcile()
             return True
         if self._cursor.expected is not None:
             # A blink or a new process: nobody can tell which, so the view goes.
@@ -134,17 +140,21 @@ class Session:
         return False
 
     async def _live(self, frames: Frames) -> None:
-        adopting = self._cursor.expected is None
+        expected = self._cursor.expected
+        known = self._memory.same(frames.seq, frames.payload) if expected is not None and frames.seq < expected else None
+        if known:
+            self._counts.duplicates += 1
+            return
         match self._cursor.step(frames.seq):
             case Next():
                 await self._apply(frames)
-                if adopting:
+                if expected is None:
                     self._adopted(frames.seq)
             case Duplicate():
-                if frames.seq == self._cursor.last and frames.payload != self._applier.last_payload:
-                    await self._restarted(frames)  # the same number with other content
-                else:
+                if known is None:
                     self._counts.duplicates += 1
+                else:
+                    await self._restarted(frames)  # the same number with other content
             case Restart():
                 await self._restarted(frames)
             case Gap() as gap:
@@ -185,6 +195,9 @@ class Session:
             self._settled()
             return
         tail = unbroken_tail(batches)
+        if self._since is not None and tail and tail[0].seq >= self._since:
+            await self._absorb(tail)  # what we have reaches further back than what the engine has
+            return
         self._void()
         self._whole = not batches or tail[0].seq == 0
         if not batches:
@@ -231,15 +244,21 @@ class Session:
         try:
             batches = await ask_replay(self._context, self._replay, start, timeout_s=self._times.replay_timeout_s)
         except ReplayError as error:
-            # Asking holds up the live batches, so a socket that never answers is asked ever less often.
-            self._replay_due = time.monotonic() + self._replay_wait_s
-            self._replay_wait_s = min(self._replay_wait_s * 2, _LONGEST_WAIT_S)
-            if self._may_warn("replay"):
-                self._warn("event replay failed replica=%s rank=%d error=%s", error)
+            self._ask_later(error)
             return None
-        self._replay_due = None
-        self._replay_wait_s = self._times.retry_replay_s
+        if len(unbroken_tail(batches)) < len(batches):
+            self._ask_later("batches were lost on the way")
+        elif not start:  # the whole past, so nothing is owed any more
+            self._replay_due = None
+            self._replay_wait_s = self._times.retry_replay_s
         return batches
+
+    def _ask_later(self, why: object) -> None:
+        """Asking holds up the live batches, so a socket that does not answer well is asked ever less often."""
+        self._replay_due = time.monotonic() + self._replay_wait_s
+        self._replay_wait_s = min(self._replay_wait_s * 2, _LONGEST_WAIT_S)
+        if self._may_warn("replay"):
+            self._warn("event replay failed replica=%s rank=%d error=%s", why)
 
     async def _absorb(self, batches: Sequence[Frames]) -> None:
         for frames in batches:
@@ -249,6 +268,9 @@ class Session:
 
     async def _apply(self, frames: Frames) -> None:
         """Change the view by one batch; one that cannot be applied counts as lost (FC-04, FC-07)."""
+        self._memory.add(frames.seq, frames.payload)
+        if self._since is None:
+            self._since = frames.seq
         try:
             self._applier.apply(frames)
         except DecodeError as error:
@@ -271,6 +293,7 @@ class Session:
         payload = self._applier.last_payload
         self._applier.clear()
         self._applier.last_payload = payload
+        self._since = seq + 1
         self._whole = False
         self._settled()
 
@@ -283,6 +306,7 @@ class Session:
     def _void(self) -> None:
         self._applier.clear()
         self._cursor.reset(None)
+        self._since = None
         self._whole = False
 
     def _settled(self) -> None:

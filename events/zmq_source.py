@@ -14,10 +14,12 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
+from events.endpoints import BIND
 from events.errors import EndpointError
 from events.replay import Frames
 
 _RECEIVE_HWM = 100_000  # messages; as many as engines keep for a slow subscriber
+_MAX_MESSAGE_BYTES = 256 * 2**20  # a peer that sends more is cut off; what it may cost to decode is `decode`'s business
 _AT_ONCE = 256  # messages taken per wake-up, so that requests get their turn
 
 
@@ -39,13 +41,17 @@ Arrival = Frames | Broken | Link
 
 
 class ZmqSource:
-    """Subscribed from construction to `close`. topic: compared in full, since ZMQ itself would also pass `topic...`."""
+    """Subscribed from construction to `close`.
 
-    def __init__(self, context: zmq.asyncio.Context, endpoint: str, topic: str) -> None:
-        self._topic = topic.encode()
+    topic: compared in full, since ZMQ itself would also pass `topic...`; None takes all.
+    """
+
+    def __init__(self, context: zmq.asyncio.Context, endpoint: str, topic: str | None) -> None:
+        self._topic = topic.encode() if topic is not None else None
         self._socket = context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, _RECEIVE_HWM)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 100)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
         # A peer that vanished without closing is noticed by unanswered heartbeats.
@@ -57,9 +63,12 @@ class ZmqSource:
         self._poller.register(self._monitor, zmq.POLLIN)
         self._messages: zmq.Socket[bytes] = zmq.Socket.shadow(self._socket)
         self._notes: zmq.Socket[bytes] = zmq.Socket.shadow(self._monitor)
-        self._socket.setsockopt(zmq.SUBSCRIBE, self._topic)
+        self._socket.setsockopt(zmq.SUBSCRIBE, self._topic or b"")
         try:
-            self._socket.connect(endpoint)
+            if endpoint.startswith(BIND):
+                self._socket.bind(endpoint.removeprefix(BIND))
+            else:
+                self._socket.connect(endpoint)
         except zmq.ZMQError as error:
             self.close()
             raise EndpointError(f"cannot subscribe to {endpoint}: {error}") from error
@@ -71,8 +80,8 @@ class ZmqSource:
         while len(messages) < _AT_ONCE and (frames := _receive(self._messages)) is not None:
             if len(frames) != 3 or len(frames[1]) != 8:
                 messages.append(Broken(tuple(len(frame) for frame in frames)))
-            elif frames[0] == self._topic:
-                messages.append(Frames(int.from_bytes(frames[1], "big"), frames[2]))
+            elif self._topic in (None, frames[0]):
+                messages.append(Frames(int.from_bytes(frames[1], "big"), frames[2], frames[0]))
         changes: list[Arrival] = []
         # Read after the messages: whatever connection brought one of them has been announced by now.
         while (note := _receive(self._notes)) is not None:

@@ -21,6 +21,7 @@ from gateway.errors import ConfigError, GatewayError
 _ROOMS = {
     "replica": ("replicas.cli", "Run one of our own engine replicas."),
     "model": ("replicas.model_cli", "Fetch or list models."),
+    "events": ("events.cli", "Decode, follow and judge streams of KV-cache events."),
     "simulate": ("simulations.cli", "Replay a trace through the routing policies."),
 }
 _EXTRAS = {"torch": "replica", "safetensors": "replica", "gguf": "replica", "matplotlib": "simulate"}

@@ -97,13 +97,20 @@ class Fleet:
             raise ConfigError(f"replica name {name!r} is used twice")
         replica = Replica(name, address, dialect_named(dialect), api_key)
         self.replicas[name] = replica
-        for rank in range(ranks):
-            holder = self._index.holder(name, rank)
+        self.set_ranks(replica, ranks)
+        return replica
+
+    def set_ranks(self, replica: Replica, ranks: int) -> None:
+        """How many ranks a replica has; those it has no longer go once they have no request left."""
+        for rank in range(len(replica.holders), ranks):
+            holder = self._index.holder(replica.name, rank)
+            self._index.set_model(holder, replica.models[0] if replica.models else "")
             replica.holders.append(holder)
             self.by_holder[holder] = (replica, rank)
             self._open_slot(holder, replica, rank)
+        while len(replica.holders) > ranks and not self.view.in_flight[replica.holders[-1]]:
+            self._close_slot(replica.holders.pop())
         self._serving.clear()
-        return replica
 
     def learn_models(self, replica: Replica, models: tuple[str, ...]) -> None:
         """What the replica says it serves; its blocks belong to the first of them."""
@@ -145,9 +152,7 @@ class Fleet:
         """Forget a replica: its view, its load, its slots (FC-14)."""
         replica = self.replicas.pop(name)
         for holder in replica.holders:
-            del self.by_holder[holder]
-            self.view.eligible[holder] = False
-            self._index.drop(holder)
+            self._close_slot(holder)
         self._serving.clear()
 
     def refresh(self, replica: Replica) -> None:
@@ -170,6 +175,11 @@ class Fleet:
         view.decode_load[holder] += decoding
         view.wait_s[holder] = view.queued_tokens[holder] / view.prefill_rate[holder]
         view.drag_s[holder] = self.rates.drag_s(holder, view.decode_load[holder])
+
+    def _close_slot(self, holder: int) -> None:
+        del self.by_holder[holder]
+        self.view.eligible[holder] = False
+        self._index.drop(holder)
 
     def _open_slot(self, holder: int, replica: Replica, rank: int) -> None:
         view = self.view

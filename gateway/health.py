@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -27,15 +28,23 @@ _REFUSED_RETRY_S = 0.1
 _READ_AGAIN_S = 30.0  # between two readings of the facts of a healthy replica
 _READ_UNHEARD_S = 2.0  # the same, while its events can not be heard
 _ANSWER_BYTES = 1024 * 1024
+_REPEATING_OWNERS = ("sglang", "tensorrt_llm")  # `owned_by` of their models
+_MAX_RANKS = 1024  # what a replica says is not believed beyond this
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a replica told about itself. event_sources: rank -> (events endpoint, replay endpoint or None)."""
+    """What a replica told about itself.
+
+    event_sources: rank -> (events endpoint, replay endpoint or None), published under `topic`. repeats_stores: its events name
+    a block again without a further copy (SGLang, TensorRT-LLM).
+    """
 
     models: tuple[str, ...] = ()
     dialect: str = "openai"
     event_sources: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    topic: str = ""
+    repeats_stores: bool = False
 
 
 @dataclass(slots=True)
@@ -162,17 +171,20 @@ class HealthMonitor:
 
     async def _facts(self, replica: Replica, settings: ReplicaSettings) -> Facts:
         status, models = await self._get(replica, "/v1/models")
-        names = _model_names(models) if status == 200 else ()
-        dialect = settings.dialect or await self._dialect(replica)
-        sources: dict[int, tuple[str, str | None]] = {}
-        if settings.events is None:
-            status, answer = await self._get(replica, "/kv_event_sources")
-            sources = _event_sources(answer) if status == 200 else {}
-        return Facts(names, dialect, sources)
-
-    async def _dialect(self, replica: Replica) -> str:
+        cards = _cards(models) if status == 200 else []
+        names = tuple(name for card in cards if isinstance(name := card.get("id"), str) and _presentable(name))
         status, info = await self._get(replica, "/server_info")
-        return "trunkline" if status == 200 and isinstance(info, dict) and info.get("dialect") == "trunkline" else "openai"
+        told = info if status == 200 and isinstance(info, dict) else {}
+        dialect = settings.dialect or ("trunkline" if told.get("dialect") == "trunkline" else "openai")
+        published = told.get("kv_events")
+        sets = isinstance(published, dict) or any(card.get("owned_by") in _REPEATING_OWNERS for card in cards)
+        if settings.events is not None:
+            return Facts(names, dialect, repeats_stores=sets)
+        status, answer = await self._get(replica, "/kv_event_sources")
+        sources, topic = _event_sources(answer) if status == 200 else ({}, "")
+        if not sources and isinstance(published, dict):
+            sources, topic = _published(published)
+        return Facts(names, dialect, sources, topic, sets)
 
     async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
         """(status, parsed JSON or None). Redirects are not followed: a replica is where it was said to be (FC-58)."""
@@ -187,22 +199,43 @@ class HealthMonitor:
                 return response.status, None
 
 
-def _model_names(answer: object) -> tuple[str, ...]:
+def _presentable(name: str) -> bool:
+    """A model's name stands in logs and answers: one line, of a sane length."""
+    return name.isprintable() and 0 < len(name) <= 500
+
+
+def _cards(answer: object) -> list[dict[str, Any]]:
     data = answer.get("data") if isinstance(answer, dict) else None
-    cards = data if isinstance(data, list) else []
-    names = (card.get("id") for card in cards if isinstance(card, dict))
-    # They stand in logs and answers: one line each, of a sane length.
-    return tuple(name for name in names if isinstance(name, str) and name.isprintable() and 0 < len(name) <= 500)
+    return [card for card in data if isinstance(card, dict)] if isinstance(data, list) else []
 
 
-def _event_sources(answer: object) -> dict[int, tuple[str, str | None]]:
-    """The object of /kv_event_sources: rank (a string) -> config with endpoint and replay_endpoint."""
+def _event_sources(answer: object) -> tuple[dict[int, tuple[str, str | None]], str]:
+    """The object of vLLM's /kv_event_sources: rank (a string) -> config with endpoint, replay_endpoint and topic."""
     sources: dict[int, tuple[str, str | None]] = {}
+    topic = ""
     for rank, source in answer.items() if isinstance(answer, dict) else ():
-        if rank.isdigit() and isinstance(source, dict) and isinstance(source.get("endpoint"), str):
+        known = re.fullmatch("[0-9]{1,4}", rank) is not None and int(rank) < _MAX_RANKS
+        if known and isinstance(source, dict) and isinstance(source.get("endpoint"), str):
             replay = source.get("replay_endpoint")
             sources[int(rank)] = (source["endpoint"], replay if isinstance(replay, str) else None)
-    return sources
+            topic = source["topic"] if isinstance(source.get("topic"), str) else topic
+    return sources, topic
+
+
+def _published(events: dict[str, Any]) -> tuple[dict[int, tuple[str, str | None]], str]:
+    """SGLang's `kv_events` in /server_info: base ports, to which each of `dp_size` ranks adds its number."""
+    host, port = events.get("endpoint_host"), events.get("endpoint_port_base")
+    ranks, replay = events.get("dp_size", 1), events.get("replay_endpoint_port_base")
+    if events.get("publisher") != "zmq" or not isinstance(port, int) or not isinstance(ranks, int):
+        return {}, ""
+    host = host if isinstance(host, str) and host else "*"
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    sources = {
+        rank: (f"tcp://{host}:{port + rank}", f"tcp://{host}:{replay + rank}" if isinstance(replay, int) else None)
+        for rank in range(min(max(ranks, 1), _MAX_RANKS))
+    }
+    topic = events.get("topic")
+    return sources, topic if isinstance(topic, str) else ""
 
 
 def _short(error: Exception) -> str:

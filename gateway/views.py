@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import zmq.asyncio
 
-from events.endpoints import rank_endpoint
+from events.endpoints import BIND, rank_endpoint
 from events.errors import EndpointError
 from events.supervise import EventStream
 from events.types import Freshness
@@ -43,6 +43,7 @@ class Views:
 
     async def follow(self, replica: Replica, settings: ReplicaSettings, facts: Facts) -> None:
         """Listen to each rank where it announces its blocks now; a stream whose place did not change goes on as it is."""
+        await self._learn_ranks(replica, settings, facts)
         for rank, holder in enumerate(replica.holders):
             try:
                 source = _source(replica, settings, facts, rank)
@@ -58,7 +59,8 @@ class Views:
             if source is None:
                 self._fleet.view.freshness[holder] = Freshness.COLD
                 continue
-            self._start(holder, source, settings.topic)
+            self._index.set_counting(holder, not facts.repeats_stores)
+            self._start(holder, source, settings.topic or facts.topic)
             log.info("following replica=%s rank=%d events=%s replay=%s", replica.name, rank, *source)
 
     def unheard(self, replica: Replica) -> bool:
@@ -72,6 +74,18 @@ class Views:
         stream = EventStream(self._index, holder, events, replay, topic=topic, on_change=self._changed, context=self._context)
         self._streams[holder] = stream
         stream.start()
+
+    async def _learn_ranks(self, replica: Replica, settings: ReplicaSettings, facts: Facts) -> None:
+        """A replica that tells where each rank's events are has that many; unless it was configured to have several."""
+        if not facts.event_sources or settings.ranks > 1:
+            return
+        ranks = max(facts.event_sources) + 1
+        for holder in replica.holders[ranks:]:
+            self._sources.pop(holder, None)
+            if (stream := self._streams.pop(holder, None)) is not None:
+                await stream.stop()
+            self._index.clear(holder)
+        self._fleet.set_ranks(replica, ranks)
 
     def suspect(self, replica: Replica) -> None:
         """The process behind it is gone: what it held is gone too."""
@@ -127,6 +141,8 @@ def _source(replica: Replica, settings: ReplicaSettings, facts: Facts, rank: int
 
 
 def _without_wildcard(endpoint: str, host: str) -> str:
+    if endpoint.startswith(BIND):
+        return endpoint  # it is ours
     for wildcard in ("*", "0.0.0.0", "[::]"):
         endpoint = endpoint.replace(f"tcp://{wildcard}:", f"tcp://{host}:", 1)
     return endpoint

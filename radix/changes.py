@@ -7,7 +7,7 @@ what gives them meaning.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 import numpy as np
 
@@ -35,12 +35,27 @@ class NamespaceHint:
 NO_HINT = NamespaceHint()
 
 
+class GroupKind(Enum):
+    """What a cache group must still have at the point where a hit ends, so that the engine can go on from there."""
+
+    UNSTATED = "unstated"  # older engines do not say: judged by how its stores look
+    FULL = "full"  # every block from the prompt's start
+    WINDOW = "window"  # the blocks of the last window
+    CHUNK = "chunk"  # the blocks since the last multiple of the window
+    STATE = "state"  # a recurrent state captured exactly there
+    NOTHING = "nothing"  # what it keeps does not depend on the prefix
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A run was stored: `len(hashes)` blocks of `block_tokens` tokens, the first under `parent` (None = a prompt's start).
 
     hashes, parent: the engine's own ids in normal form (unsigned 64 bits), used only as handles. tokens: int32 [n]; where n is
-    not len(hashes) * block_tokens only the complete leading blocks can be placed.
+    not len(hashes) * block_tokens only the complete leading blocks can be placed, and none where n is larger. No tokens: the
+    hashes name blocks that another tier of the holder has or will have. kind, window_tokens: of the group.
+
+    lead: where blocks also depend on the tokens that follow them (pairs of tokens, lookahead), that many tokens before the run;
+    `tokens` is then shifted by as many, so that a block ends with what follows it.
     """
 
     hashes: tuple[int, ...]
@@ -50,6 +65,9 @@ class Stored:
     namespace_hint: NamespaceHint = NO_HINT
     tier: Tier = Tier.DEVICE
     group: int = 0
+    kind: GroupKind = GroupKind.UNSTATED
+    window_tokens: int = 0
+    lead: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,19 @@ from hashlib import blake2b
 
 from radix.changes import Tier
 from radix.ledger import Ledger
+from radix.loose import Loose
 from radix.namespace import Namespace
-from radix.plain import Block, Node
+from radix.nodes import Block, Node, path_of
+
+_NOWHERE = Namespace("")
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBlock:
     """One block of a holder. path: int32 bytes of all tokens from the prompt's start to the end of this block.
 
-    The namespace has no model: that is the holder's.
+    The namespace has no model: that is the holder's. A block without a place has no path and no `block_tokens`; one that depends
+    on tokens behind it has them at the end of its path.
     """
 
     tier: Tier
@@ -28,17 +32,20 @@ class HeldBlock:
     path: bytes
 
 
-def held_blocks(ledgers: Mapping[int, Sequence[Ledger]]) -> Iterator[HeldBlock]:
+def held_blocks(ledgers: Mapping[int, Sequence[Ledger]], loose: Loose) -> Iterator[HeldBlock]:
     """All blocks of one holder; paths are built one at a time."""
     for group, of_group in ledgers.items():
         for tier, ledger in zip(Tier, of_group, strict=True):
             for block_hash, block in ledger.blocks.items():
                 root = block.node.root
                 copies = ledger.copies(block_hash)
-                yield HeldBlock(tier, group, block_hash, copies, root.namespace, root.block_tokens, _path(block))
+                path = root.key_in_namespace.lead + path_of(block)
+                yield HeldBlock(tier, group, block_hash, copies, root.namespace, root.block_tokens, path)
+    for group, tier, block_hash, copies in loose:
+        yield HeldBlock(tier, group, block_hash, copies, _NOWHERE, 0, b"")
 
 
-def digest_of(ledgers: Mapping[int, Sequence[Ledger]]) -> bytes:
+def digest_of(ledgers: Mapping[int, Sequence[Ledger]], loose: Loose) -> bytes:
     """The sum of one 128-bit digest per block, so that order and the cutting of edges do not matter."""
     chains: dict[Node, list[bytes]] = {}
     total = 0
@@ -47,18 +54,14 @@ def digest_of(ledgers: Mapping[int, Sequence[Ledger]]) -> bytes:
             for block_hash, block in ledger.blocks.items():
                 root = block.node.root
                 head = f"{group} {tier} {block_hash} {ledger.copies(block_hash)} {root.block_tokens} ".encode()
-                entry = blake2b(head + root.namespace.key() + _chain(block, chains), digest_size=16).digest()
-                total += int.from_bytes(entry, "little")
+                total += _number(head + root.namespace.key() + _chain(block, chains))
+    for group, tier, block_hash, copies in loose:
+        total += _number(f"{group} {tier} {block_hash} {copies} loose".encode())
     return (total % 2**128).to_bytes(16, "little")
 
 
-def _path(block: Block) -> bytes:
-    node = block.node
-    parts = [bytes(node.tokens[: (block.index() + 1) * node.root.width])]
-    while node.parent is not None:
-        node = node.parent
-        parts.append(bytes(node.tokens))
-    return b"".join(reversed(parts))
+def _number(entry: bytes) -> int:
+    return int.from_bytes(blake2b(entry, digest_size=16).digest(), "little")
 
 
 def _chain(block: Block, chains: dict[Node, list[bytes]]) -> bytes:
@@ -69,11 +72,13 @@ def _chain(block: Block, chains: dict[Node, list[bytes]]) -> bytes:
         todo.append(node)
         node = node.parent
     for below in reversed(todo):
-        digest = chains[below.parent][-1] if below.parent is not None and chains[below.parent] else b""
+        key = below.root.key_in_namespace
+        before = chains[below.parent] if below.parent is not None else []
+        digest = before[-1] if before else key.lead + key.prefix
         width = below.root.width
         digests: list[bytes] = []
-        for start in range(0, len(below.tokens), width):
-            digest = blake2b(digest + below.tokens[start : start + width], digest_size=16).digest()
+        for offset in range(0, len(below.tokens), width):
+            digest = blake2b(digest + below.tokens[offset : offset + width], digest_size=16).digest()
             digests.append(digest)
         chains[below] = digests
     return chains[block.node][block.index()]

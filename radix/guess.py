@@ -13,7 +13,8 @@ from sortedcontainers import SortedDict
 
 from radix.match import Int32Array
 from radix.namespace import Namespace
-from radix.plain import TOKEN_BYTES, common_blocks
+from radix.nodes import TOKEN_BYTES
+from radix.plain import common_blocks
 
 
 class _Path:

@@ -1,37 +1,40 @@
 """The public face of the index: holders, batches in, matches out.
 
 One thread uses it (the event loop). What engines announced lives in a token tree (`plain`) under per-holder names (`ledger`);
-blocks that cannot be placed yet wait in `orphans`; what our own choices will cause lives in `guess`. The model belongs to the
-holder and not to the root, so a view that filled up before the replica told its model stays valid when it does.
+blocks that cannot be placed yet wait in `orphans`, those without tokens are `loose`; what our own choices will cause lives in
+`guess`. Of models with several cache groups a hit counts as far as all of them can serve it (`groups`). The model belongs to
+the holder and not to the root, so a view that filled up before the replica told its model stays valid when it does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import NewType
 
 import numpy as np
 import numpy.typing as npt
 
-from radix.changes import Applied, Batch, Cleared, Event, NamespaceHint, Removed, Stored, Tier
+from radix.changes import Applied, Batch, Cleared, Event, Removed, Stored, Tier
 from radix.dump import HeldBlock, digest_of, held_blocks
 from radix.errors import RadixError
+from radix.groups import Names, servable
 from radix.guess import Guesses
-from radix.ledger import Ledger
+from radix.holder import Holder
 from radix.match import TIERS, Int32Array, Match
 from radix.namespace import Namespace
-from radix.orphans import Orphans
-from radix.plain import TOKEN_BYTES, Block, PlainTree, Root, Spread
+from radix.nodes import TOKEN_BYTES, Block, Root
+from radix.plain import PlainTree, Spread
+from radix.writer import Writer, without_model
 
 GuessId = NewType("GuessId", int)
-MAIN_GROUP = 0
 
 
 @dataclass(frozen=True, slots=True)
 class IndexStats:
-    """How large the index is. blocks: held blocks, once per holder, tier and group. bytes: an estimate."""
+    """How large the index is. blocks: held blocks with a place, once per holder, tier and group. bytes: an estimate."""
 
     holders: int
     nodes: int
@@ -39,38 +42,7 @@ class IndexStats:
     guesses: int
     orphans: int
     bytes: int
-
-
-class _Holder:
-    """One (replica, rank) and what it has."""
-
-    __slots__ = ("block_tokens", "counting", "ledgers", "model", "number", "orphans", "rank", "replica")
-
-    def __init__(self, number: int, replica: str, rank: int, model: str, *, counting: bool, orphan_limit: int) -> None:
-        self.number = number
-        self.replica = replica
-        self.rank = rank
-        self.model = model
-        self.counting = counting
-        self.block_tokens = 0  # of the main group, learned from its stores (FC-17); 0 until the first
-        self.ledgers: dict[int, list[Ledger]] = {}  # by group, then by tier
-        self.orphans = Orphans(orphan_limit, counting=counting)
-
-    def ledger(self, group: int, tier: Tier) -> Ledger:
-        ledgers = self.ledgers.get(group)
-        if ledgers is None:
-            base = self.number * TIERS
-            ledgers = [Ledger(1 << base + place, counting=self.counting) for place in range(TIERS)]
-            self.ledgers[group] = ledgers
-        return ledgers[tier]
-
-    def find(self, group: int, block_hash: int) -> Block | None:
-        """Where a block lies, whichever tier has it."""
-        for ledger in self.ledgers.get(group, ()):
-            block = ledger.blocks.get(block_hash)
-            if block is not None:
-                return block
-        return None
+    loose: int = 0
 
 
 class Index:
@@ -81,10 +53,13 @@ class Index:
         self._orphan_limit = orphan_limit
         self._tree = PlainTree()
         self._guesses = Guesses()
-        self._holders: list[_Holder | None] = []  # by number
+        self._holders: list[Holder | None] = []  # by number
         self._numbers: dict[tuple[str, int], int] = {}
         self._model_bits: dict[str, int] = {}  # model -> members that serve it
+        self._plain_bits: dict[int, int] = {}  # cache group -> members whose longest match in it is their credit
+        self._hybrids: set[int] = set()  # holders whose groups have to agree
         self._spread = Spread(0)
+        self._writer = Writer(self._tree, confirm=self._confirm, regroup=self._sort)
 
     def holder(self, replica: str, rank: int, *, model: str = "", counting: bool = True) -> int:
         """The number of a (replica, rank): the one it has, else the lowest free one.
@@ -98,7 +73,7 @@ class Index:
         if number == len(self._holders):
             self._holders.append(None)
             self._spread = Spread(len(self._holders))
-        self._holders[number] = _Holder(number, replica, rank, "", counting=counting, orphan_limit=self._orphan_limit)
+        self._holders[number] = Holder(number, replica, rank, "", counting=counting, orphan_limit=self._orphan_limit)
         self._numbers[replica, rank] = number
         self._serve(number, model)
         return number
@@ -116,9 +91,16 @@ class Index:
             del self._model_bits[found.model]
         self._serve(holder, model)
 
+    def set_counting(self, holder: int, counting: bool) -> None:
+        """Say how a holder's engine announces copies (see `holder`); its view starts anew when that changes."""
+        owner = self._of(holder)
+        if owner.counting != counting:
+            self.clear(holder)
+            owner.count_copies(counting)
+
     def block_tokens(self, holder: int) -> int:
         """Tokens per block as its events say; 0 until the first store."""
-        return self._of(holder).block_tokens
+        return self._of(holder).groups.block_tokens
 
     def apply(self, holder: int, batch: Batch) -> Applied:
         """Apply the events of one batch in order; says what changed in the view."""
@@ -130,7 +112,7 @@ class Index:
                     self._apply_one(owner, event, applied)
             else:  # engines evict block by block; neighbours leave the tree together
                 hashes = [block_hash for event in events if isinstance(event, Removed) for block_hash in event.hashes]
-                self._remove(owner, Tier(key[0]), key[1], hashes, applied)
+                self._writer.remove(owner, Tier(key[0]), key[1], hashes, applied)
         return applied
 
     def guess(self, holder: int, namespace: Namespace, tokens: Int32Array, expires_at: float) -> GuessId:
@@ -161,10 +143,9 @@ class Index:
     def clear(self, holder: int) -> int:
         """Forget what a holder has, its waiting blocks and its guesses; returns the number of blocks forgotten."""
         owner = self._of(holder)
-        owner.orphans.clear()
         self._guesses.forget(holder)
-        ledgers = [ledger for group in owner.ledgers.values() for ledger in group]
-        owner.ledgers = {}
+        ledgers = owner.clear()
+        self._sort(owner)
         return sum(ledger.clear(self._tree) for ledger in ledgers)
 
     def drop(self, holder: int) -> None:
@@ -179,22 +160,25 @@ class Index:
 
     def dump(self, holder: int) -> Iterator[HeldBlock]:
         """Every block a holder has, in no particular order."""
-        return held_blocks(self._of(holder).ledgers)
+        owner = self._of(holder)
+        return held_blocks(owner.ledgers, owner.loose)
 
     def digest(self, holder: int) -> bytes:
         """16 bytes that are equal for equal views, however they came about."""
-        return digest_of(self._of(holder).ledgers)
+        owner = self._of(holder)
+        return digest_of(owner.ledgers, owner.loose)
 
     def stats(self) -> IndexStats:
         """Sizes now; costs O(holders)."""
         holders = [holder for holder in self._holders if holder is not None]
         blocks = sum(len(ledger.blocks) for holder in holders for group in holder.ledgers.values() for ledger in group)
         orphans = sum(len(holder.orphans) for holder in holders)
+        loose = sum(len(holder.loose) for holder in holders)
         # Measured with tracemalloc on CPython 3.11: a node with its containers, a place, a dictionary entry with its hash.
         size = self._tree.nodes * 375 + self._tree.blocks * 56 + self._tree.token_bytes + blocks * 80 + orphans * 500
-        return IndexStats(len(holders), self._tree.nodes, blocks, len(self._guesses), orphans, size)
+        return IndexStats(len(holders), self._tree.nodes, blocks, len(self._guesses), orphans, size + loose * 300, loose)
 
-    def _of(self, holder: int) -> _Holder:
+    def _of(self, holder: int) -> Holder:
         found = self._holders[holder] if 0 <= holder < len(self._holders) else None
         if found is None:
             raise RadixError(f"holder {holder} is not in use")
@@ -204,113 +188,104 @@ class Index:
         self._of(holder).model = model
         self._model_bits[model] = self._model_bits.get(model, 0) | 15 << holder * TIERS
 
-    def _apply_one(self, owner: _Holder, event: Event, applied: Applied) -> None:
+    def _apply_one(self, owner: Holder, event: Event, applied: Applied) -> None:
         match event:
             case Stored():
-                self._store(owner, event, applied)
+                self._writer.store(owner, event, applied)
             case Removed():
-                self._remove(owner, event.tier, event.group, event.hashes, applied)
+                self._writer.remove(owner, event.tier, event.group, event.hashes, applied)
             case Cleared():
                 applied.removed += self.clear(owner.number)
 
-    def _store(self, owner: _Holder, event: Stored, applied: Applied) -> None:
-        if not event.hashes:
-            return  # every block of the run is masked: legal, and nothing to place
-        fitting = _complete_blocks(event)
-        if not fitting or _contradicts_itself(event):
-            applied.skipped += 1
-            return
-        if fitting < len(event.hashes):
-            applied.skipped += 1  # past its last full block (FC-17)
-        data = event.tokens[: fitting * event.block_tokens].tobytes()
-        if event.parent is None:
-            root = self._tree.root(_without_model(event.namespace_hint), event.block_tokens, event.group)
-            self._place(owner, event, root, None, event.hashes[:fitting], data, applied)
-            return
-        parent = owner.find(event.group, event.parent)
-        if parent is None:
-            applied.orphans += owner.orphans.add(event, event.parent, data)
-        elif not _can_follow(parent.node.root, event.block_tokens, event.namespace_hint):
-            applied.skipped += 1
-        else:
-            self._place(owner, event, parent.node.root, parent, event.hashes[:fitting], data, applied)
-
-    def _place(
-        self,
-        owner: _Holder,
-        event: Stored,
-        root: Root,
-        parent: Block | None,
-        hashes: tuple[int, ...],
-        data: bytes,
-        applied: Applied,
-    ) -> None:
-        ledger = owner.ledger(event.group, event.tier)
-        placed = ledger.store(self._tree, root, parent, hashes, data)
-        applied.stored += placed.new
-        applied.skipped += placed.rejected > 0
-        if event.group == MAIN_GROUP:
-            owner.block_tokens = event.block_tokens
-            self._confirm(owner, root, parent.depth + 1 if parent is not None else 0, len(hashes))
-        if len(owner.orphans):
-            self._adopt(owner, event.group, hashes, applied)
-
-    def _adopt(self, owner: _Holder, group: int, hashes: tuple[int, ...], applied: Applied) -> None:
-        """Place the blocks that waited for these, then those that waited for them."""
-        arrived = list(hashes)
-        while arrived:
-            parent_hash = arrived.pop()
-            parent = owner.find(group, parent_hash) if owner.orphans.awaits(group, parent_hash) else None
-            if parent is None:
-                continue
-            for orphan in owner.orphans.claim(group, parent_hash):
-                if not _can_follow(parent.node.root, orphan.block_tokens, orphan.hint):
-                    applied.skipped += 1
-                    continue
-                ledger = owner.ledger(group, orphan.tier)
-                for _ in range(orphan.copies):
-                    placed = ledger.store(self._tree, parent.node.root, parent, (orphan.hash,), orphan.data)
-                    applied.stored += placed.new
-                    applied.skipped += placed.rejected > 0
-                arrived.append(orphan.hash)
-
-    def _confirm(self, owner: _Holder, root: Root, start: int, count: int) -> None:
+    def _confirm(self, owner: Holder, root: Root, parent: Block | None, count: int) -> None:
         """End the guesses whose last full block has just been stored, so that a later removal is believed at once."""
+        start = len(root.key_in_namespace.prefix) // root.width + (parent.depth + 1 if parent is not None else 0)
         for guess in self._guesses.of(owner.number):
             blocks = guess.tokens // root.block_tokens
             if not start < blocks <= start + count or guess.namespace.model != owner.model:
                 continue
-            if _without_model(guess.namespace) != root.namespace:
+            if without_model(guess.namespace) != root.namespace:
                 continue
-            rows = self._tree.walk(root, guess.prompt(), 15 << owner.number * TIERS, self._spread)
+            rows = self._tree.match(root, guess.prompt(), 15 << owner.number * TIERS, self._spread)
             if rows and rows[-1][1] >= blocks * root.width:
                 self._guesses.withdraw(guess.number)
-
-    def _remove(self, owner: _Holder, tier: Tier, group: int, hashes: list[int] | tuple[int, ...], applied: Applied) -> None:
-        removed, unknown = owner.ledger(group, tier).remove(self._tree, hashes)
-        applied.removed += removed
-        for block_hash in unknown:
-            if not owner.orphans.remove(tier, group, block_hash):
-                applied.unknown += 1
 
     def _match_known(self, namespace: Namespace, query: bytes, depth: Int32Array) -> None:
         alive = self._model_bits.get(namespace.model, 0)
         flat = depth.reshape(-1)
         size = -(-len(flat) // 8)
-        for root in self._tree.roots(_without_model(namespace)):
-            if root.group != MAIN_GROUP:
-                continue  # sparse groups alone make no credit
-            for bits, matched in self._tree.walk(root, query, alive, self._spread):
+        roots = self._tree.roots(without_model(namespace))
+        for root in roots:
+            bits_of_group = alive & self._plain_bits.get(root.group, 0)
+            for bits, matched in self._tree.match(root, query, bits_of_group, self._spread) if bits_of_group else ():
                 ended = np.unpackbits(np.frombuffer(bits.to_bytes(size, "little"), np.uint8), bitorder="little", count=len(flat))
                 np.maximum(flat, ended * np.int32(matched // TOKEN_BYTES), out=flat)
+        for number in self._hybrids if roots else ():
+            owner = self._of(number)
+            if owner.model == namespace.model:
+                depth[number] = self._hybrid_depth(owner, roots, query)
+
+    def _hybrid_depth(self, owner: Holder, roots: Collection[Root], query: bytes) -> list[int]:
+        """Per tier, how far all cache groups of a holder can serve a prompt."""
+        groups = owner.groups
+        walked = [(root, self._tiers_of(owner, root, query)) for root in roots if root.group in groups.credit]
+        names = {root: _names_along(owner, self._tree.blocks_along(root, query)) for root, _ in walked}
+        depths: list[int] = []
+        for tier in Tier:
+            if depths and not owner.uses(tier):
+                depths.append(depths[-1])
+                continue
+            depth = dict.fromkeys(groups.credit, 0)
+            for root, tiers in walked:
+                depth[root.group] = max(depth[root.group], tiers[tier])
+            has = partial(owner.has, tier=tier)
+            points = [
+                servable(groups, names[root], tiers[tier] // root.block_tokens, root.block_tokens, depth, has)
+                for root, tiers in walked
+            ]
+            depths.append(max(points, default=0))
+        return depths
+
+    def _tiers_of(self, owner: Holder, root: Root, query: bytes) -> list[int]:
+        """Matched tokens per tier of one holder below one root."""
+        shift = owner.number * TIERS
+        depths = [0] * TIERS
+        for bits, matched in self._tree.match(root, query, 15 << shift, self._spread):
+            for tier in Tier:
+                if bits >> shift + tier & 1:
+                    depths[tier] = matched // TOKEN_BYTES
+        return depths
+
+    def _sort(self, owner: Holder) -> None:
+        """Remember how the credit of a holder is found, after its groups changed."""
+        bits = 15 << owner.number * TIERS
+        self._plain_bits = {group: left for group, members in self._plain_bits.items() if (left := members & ~bits)}
+        self._hybrids.discard(owner.number)
+        if not owner.groups.plain:
+            self._hybrids.add(owner.number)
+            return
+        for group in owner.groups.credit:
+            self._plain_bits[group] = self._plain_bits.get(group, 0) | bits
 
     def _match_guesses(self, namespace: Namespace, query: bytes, depth: Int32Array, guessed: npt.NDArray[np.bool_]) -> None:
         for number, tokens in self._guesses.match(namespace, query).items():
-            whole = self._of(number).block_tokens
+            whole = self._of(number).groups.block_tokens
             credit = tokens - tokens % whole if whole else tokens
             if credit > depth[number, 0]:
                 guessed[number] = True
                 np.maximum(depth[number], credit, out=depth[number])
+
+
+def _names_along(owner: Holder, blocks: list[Block]) -> Names:
+    """Looks up the hashes of single blocks; few are asked for, and those for every tier."""
+    known: dict[int, tuple[int, ...]] = {}
+
+    def names(at: int) -> tuple[int, ...]:
+        if at not in known:
+            known[at] = owner.names(blocks[at])
+        return known[at]
+
+    return names
 
 
 def _removal_key(event: Event) -> tuple[int, int] | None:
@@ -319,29 +294,3 @@ def _removal_key(event: Event) -> tuple[int, int] | None:
 
 def _as_query(tokens: Int32Array) -> Int32Array:
     return np.ascontiguousarray(tokens, np.int32)
-
-
-def _without_model(source: Namespace | NamespaceHint) -> Namespace:
-    """The root both sides look under: requests come with a namespace, first blocks with a hint (FC-20)."""
-    return Namespace("", source.adapter or None, source.salt or None, source.media)
-
-
-def _complete_blocks(event: Stored) -> int:
-    """How many leading blocks can be placed; 0 for placeholders, and where masked blocks make hashes and tokens disagree."""
-    if event.block_tokens <= 0:
-        return 0
-    whole = len(event.tokens) // event.block_tokens
-    return whole if whole <= len(event.hashes) else 0
-
-
-def _contradicts_itself(event: Stored) -> bool:
-    return len(set(event.hashes)) != len(event.hashes) or event.parent in event.hashes
-
-
-def _can_follow(root: Root, block_tokens: int, hint: NamespaceHint) -> bool:
-    """Whether blocks below a known parent belong to its root.
-
-    An image that starts behind the first block would need a root of its own; equal placeholder tokens of two images must not
-    look alike, so matching stops before it.
-    """
-    return block_tokens == root.block_tokens and set(hint.media) <= set(root.namespace.media)

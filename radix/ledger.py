@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from radix.plain import Block, PlainTree, Root
+from radix.nodes import Block, Root
+from radix.plain import PlainTree
 
 
 @dataclass(slots=True)
@@ -23,28 +24,39 @@ class Placed:
 class Ledger:
     """Hash -> block of one (holder, tier, group). bit: the member it stands for in the tree."""
 
-    __slots__ = ("_copies", "_counting", "_shared", "bit", "blocks")
+    __slots__ = ("_copies", "_counting", "_names", "_shared", "bit", "blocks")
 
     def __init__(self, bit: int, *, counting: bool) -> None:
         self.bit = bit
         self.blocks: dict[int, Block] = {}
         self._counting = counting
         self._copies: dict[int, int] = {}  # beyond the first, by hash; vLLM announces every copy (FC-09)
+        self._names: dict[Block, tuple[int, ...]] | None = None  # the way back, kept only where it is asked for
         self._shared: dict[Block, int] = {}  # further hashes on the same tokens, e.g. one adapter id reused with new weights
 
     def copies(self, block_hash: int) -> int:
         """How often a present block was stored and not removed."""
         return 1 + self._copies.get(block_hash, 0)
 
+    def names(self, block: Block) -> tuple[int, ...]:
+        """The hashes of a place; the first call costs as much as there are blocks, and makes the ledger remember them."""
+        if self._names is None:
+            self._names = {}
+            for block_hash, place in self.blocks.items():
+                self._name(block_hash, place)
+        return self._names.get(block, ())
+
     def store(self, tree: PlainTree, root: Root, parent: Block | None, hashes: Sequence[int], data: bytes) -> Placed:
         """Hold `data` below `parent`, one hash a block."""
         places, held = tree.extend(root, parent, data, self.bit)
         if not held and self.blocks.keys().isdisjoint(hashes):
             self.blocks.update(zip(hashes, places, strict=True))
+            if self._names is not None:
+                self._names.update((place, (block_hash,)) for block_hash, place in zip(hashes, places, strict=True))
             return Placed(len(places), 0)
         return self._store_again(tree, hashes, places, set(held))
 
-    def remove(self, tree: PlainTree, hashes: Iterable[int]) -> tuple[int, list[int]]:
+    def remove(self, tree: PlainTree, hashes: Iterable[int]) -> tuple[int, Sequence[int]]:
         """One copy less of each: (blocks that are gone now, hashes that were not here)."""
         removed = 0
         gone: list[Block] = []
@@ -57,6 +69,7 @@ class Ledger:
                 self._take_copy(block_hash)
             else:
                 del self.blocks[block_hash]
+                self._unname(block_hash, block)
                 removed += 1
                 if block in self._shared:
                     self._take_share(block)
@@ -72,6 +85,7 @@ class Ledger:
         self.blocks = {}
         self._copies = {}
         self._shared = {}
+        self._names = None
         return count
 
     def _store_again(self, tree: PlainTree, hashes: Sequence[int], places: list[Block], held: set[Block]) -> Placed:
@@ -80,6 +94,7 @@ class Ledger:
             known = self.blocks.get(block_hash)
             if known is None:
                 self.blocks[block_hash] = place
+                self._name(block_hash, place)
                 new += 1
                 if place in held:
                     self._shared[place] = self._shared.get(place, 0) + 1
@@ -90,6 +105,18 @@ class Ledger:
             elif self._counting:
                 self._copies[block_hash] = self._copies.get(block_hash, 0) + 1
         return Placed(new, 0)
+
+    def _name(self, block_hash: int, place: Block) -> None:
+        if self._names is not None:
+            self._names[place] = (*self._names.get(place, ()), block_hash)
+
+    def _unname(self, block_hash: int, place: Block) -> None:
+        if self._names is not None:
+            left = tuple([name for name in self._names[place] if name != block_hash])
+            if left:
+                self._names[place] = left
+            else:
+                del self._names[place]
 
     def _take_copy(self, block_hash: int) -> None:
         left = self._copies[block_hash] - 1

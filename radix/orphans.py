@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from radix.changes import NamespaceHint, Stored, Tier
-from radix.plain import TOKEN_BYTES
+from radix.nodes import TOKEN_BYTES
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class Orphan:
     data: bytes
     block_tokens: int
     hint: NamespaceHint
+    lead: int  # number of tokens that lead the run it came with
     copies: int = 1
 
 
@@ -44,7 +45,16 @@ class Orphans:
             waiting = self._waiting.get(key)
             if waiting is None:
                 block = data[i * width : (i + 1) * width]
-                orphan = Orphan(event.tier, event.group, event.hashes[i], parent, block, event.block_tokens, event.namespace_hint)
+                orphan = Orphan(
+                    event.tier,
+                    event.group,
+                    event.hashes[i],
+                    parent,
+                    block,
+                    event.block_tokens,
+                    event.namespace_hint,
+                    len(event.lead),
+                )
                 self._waiting[key] = orphan
                 self._by_parent.setdefault((event.group, parent), {})[key] = None
                 new += 1
@@ -66,6 +76,10 @@ class Orphans:
         if orphan.copies == 0 or not self._counting:
             self._take(key)
         return True
+
+    def has(self, tier: Tier, group: int, block_hash: int) -> bool:
+        """Whether a block waits here."""
+        return (int(tier), group, block_hash) in self._waiting
 
     def awaits(self, group: int, parent: int) -> bool:
         """Whether any block waits for `parent`."""

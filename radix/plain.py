@@ -1,4 +1,4 @@
-"""The token tree in plain Python: who holds which run of blocks, under one root per namespace, block size and cache group.
+"""The token tree in plain Python: who holds which run of blocks, under one root per `RootKey` of each namespace.
 
 An edge (`Node`) is a run of blocks that has the same members all along, cut on block boundaries only. `Block` objects name a
 place for good: splits and merges re-point the smaller half, so a handle never has to be resolved through stale nodes, and no
@@ -10,88 +10,39 @@ This tree is the reference for faster ones, and serves while they load.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
 from radix.match import TIERS
 from radix.namespace import Namespace
-
-TOKEN_BYTES = 4  # int32, little-endian
-
-
-class Block:
-    """One block's place: the node it lies in now and its distance from the root, in blocks."""
-
-    __slots__ = ("depth", "node")
-
-    def __init__(self, node: Node, depth: int) -> None:
-        self.node = node
-        self.depth = depth
-
-    def index(self) -> int:
-        """Position inside its node, in blocks."""
-        return self.depth - self.node.blocks[0].depth
-
-
-class Node:
-    """One run of blocks and everyone who holds all of it; `blocks` is empty for a root and for a node that is gone."""
-
-    __slots__ = ("blocks", "children", "members", "parent", "root", "tokens")
-
-    def __init__(self, root: Root | None, parent: Node | None, members: int) -> None:
-        self.root = root if root is not None else self._as_root()
-        self.parent = parent
-        self.members = members
-        self.tokens = bytearray()
-        self.blocks: list[Block] = []
-        self.children: dict[bytes, Node] = {}  # by the bytes of the child's first block
-
-    def _as_root(self) -> Root:
-        assert isinstance(self, Root)
-        return self
-
-    def grow(self, data: bytes, start: int) -> None:
-        """Append blocks; `start` is the depth of the first one."""
-        self.tokens += data
-        self.blocks += [Block(self, start + i) for i in range(len(data) // self.root.width)]
-
-    def key(self) -> bytes:
-        """What the parent calls this node: its first block."""
-        return bytes(self.tokens[: self.root.width])
-
-
-class Root(Node):
-    """Where the prompts of one namespace begin, for one block size and cache group. width: bytes per block."""
-
-    __slots__ = ("block_tokens", "group", "namespace", "width")
-
-    def __init__(self, namespace: Namespace, block_tokens: int, group: int) -> None:
-        super().__init__(None, None, 0)
-        self.namespace = namespace
-        self.block_tokens = block_tokens
-        self.group = group
-        self.width = block_tokens * TOKEN_BYTES
+from radix.nodes import TOKEN_BYTES, Block, Node, Root, RootKey, path_of
 
 
 class PlainTree:
     """All roots, and the three things that happen to them: `extend`, `release`, `walk`."""
 
     def __init__(self) -> None:
-        self._roots: dict[bytes, dict[tuple[int, int], Root]] = {}
+        self._roots: dict[bytes, dict[RootKey, Root]] = {}
         self.nodes = 0
         self.blocks = 0  # places in the tree, holes included
         self.token_bytes = 0
 
-    def root(self, namespace: Namespace, block_tokens: int, group: int) -> Root:
-        """The root of a namespace, made when missing."""
+    def root(self, namespace: Namespace, key: RootKey) -> Root:
+        """A root of a namespace, made when missing."""
         roots = self._roots.setdefault(namespace.key(), {})
-        found = roots.get((block_tokens, group))
+        found = roots.get(key)
         if found is None:
-            found = roots[block_tokens, group] = Root(namespace, block_tokens, group)
+            found = roots[key] = Root(namespace, key)
         return found
 
-    def roots(self, namespace: Namespace) -> Iterable[Root]:
+    def branch(self, parent: Block, namespace: Namespace) -> Root:
+        """The root of what follows `parent` in another namespace."""
+        root = parent.node.root
+        before = (root.namespace.key(), root.key_in_namespace)
+        return self.root(namespace, root.key_in_namespace._replace(before=before, prefix=path_of(parent)))
+
+    def roots(self, namespace: Namespace) -> Collection[Root]:
         """All roots of one namespace: the block sizes and groups that are present."""
         return self._roots.get(namespace.key(), {}).values()
 
@@ -154,21 +105,59 @@ class PlainTree:
             if node.blocks:  # not joined to another one meanwhile
                 self._release_run(node, 0, len(node.blocks), bit)
 
-    def walk(self, root: Root, query: bytes, alive: int, spread: Spread) -> list[tuple[int, int]]:
-        """Follow a prompt: (bits of `alive` that end here, bytes matched so far), from short to long.
+    def match(self, root: Root, query: bytes, alive: int, spread: Spread) -> list[tuple[int, int]]:
+        """Follow a prompt from its start: (bits of `alive` that end here, bytes matched so far), from short to long.
 
-        Costs one comparison of memory per edge. Bits that end at 0 are left out.
+        Costs one comparison of memory per edge. Bits that have nothing in the root's own namespace are left out.
         """
+        lead = root.key_in_namespace.lead
+        return self._follow(root, query[len(lead) :], alive, spread) if query.startswith(lead) else []
+
+    def blocks_along(self, root: Root, query: bytes) -> list[Block]:
+        """The places of a prompt's blocks, held by anybody or not, up to where it leaves the tree."""
+        key = root.key_in_namespace
+        if not query.startswith(key.lead):
+            return []
+        query = query[len(key.lead) :]
+        blocks: list[Block] = []
+        if key.before is not None:
+            base = self._found(key.before)
+            if base is None or not query.startswith(key.prefix):
+                return []
+            blocks = self.blocks_along(base, key.lead + key.prefix)
+        offset = len(key.prefix)
+        child = root.children.get(query[offset : offset + root.width])
+        while child is not None:
+            same = common_blocks(child.tokens, 0, query, offset, root.width)
+            blocks += child.blocks[:same]
+            offset += same * root.width
+            child = child.children.get(query[offset : offset + root.width]) if same == len(child.blocks) else None
+        return blocks
+
+    def _found(self, place: tuple[bytes, RootKey]) -> Root | None:
+        return self._roots.get(place[0], {}).get(place[1])
+
+    def _follow(self, root: Root, query: bytes, alive: int, spread: Spread) -> list[tuple[int, int]]:
+        key = root.key_in_namespace
+        if key.before is not None:
+            base = self._found(key.before)
+            if base is None or not query.startswith(key.prefix):
+                return []
+            rows = self._follow(base, key.prefix, alive, spread)
+            alive = rows[-1][0] if rows and rows[-1][1] == len(key.prefix) else 0
+        return self._walk(root, query, len(key.prefix), alive, spread)
+
+    def _walk(self, root: Root, query: bytes, start: int, alive: int, spread: Spread) -> list[tuple[int, int]]:
         rows: list[tuple[int, int]] = []
         node: Node = root
         width = root.width
-        offset = 0
-        while True:
+        offset = start
+        while alive:
             child = node.children.get(query[offset : offset + width])
             if child is None:
                 break
             holding = alive & spread(child.members)
-            if holding != alive and offset:
+            if holding != alive and offset > start:
                 rows.append((alive & ~holding, offset))
             alive = holding
             if not alive:
@@ -178,7 +167,7 @@ class PlainTree:
                 break
             offset += len(child.tokens)
             node = child
-        if offset:
+        if offset > start and alive:
             rows.append((alive, offset))
         return rows
 
@@ -222,7 +211,7 @@ class PlainTree:
     def _drop_root(self, root: Root) -> None:
         key = root.namespace.key()
         roots = self._roots[key]
-        del roots[root.block_tokens, root.group]
+        del roots[root.key_in_namespace]
         if not roots:
             del self._roots[key]
         del root.root  # it names itself; without that cycle it is freed at once

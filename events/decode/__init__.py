@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from events.decode.engine_wire import decode
+from events.decode.engine_wire import decode, read
 
-__all__ = ["decode"]
+__all__ = ["decode", "read"]

@@ -39,7 +39,7 @@ def test_four_encodings_of_one_batch_make_one_view() -> None:
 
 
 def test_both_encodings_may_be_mixed_in_one_batch() -> None:
-    """FC-06: the shape is looked at per event."""
+    """FC-06, edge case 1: the shape is looked at per event."""
     mixed = decode(batch(chain(1, 4), as_array(chain(1, 4, first=1)), as_array(CLEARED), removed(1)), 3)
     assert [type(event) for event in mixed.events] == [Stored, Stored, Cleared, Removed]
 
@@ -54,9 +54,16 @@ def test_what_is_unknown_is_skipped_and_counted() -> None:
         17,
         None,
         stored(["text"], None, range(4), 4),
-        stored([1], None, [[1, 2], [2, 3]], 2),
-        stored([1], None, ["a", "b"], 2),
-        stored([1], None, [2**40] * 4, 4),
+        stored([1], None, [[1, 2], [9, 3]], 2),  # type: ignore[list-item]
+        stored([1], None, [[1, 2], 3], 2),  # type: ignore[list-item]
+        stored([1], None, [[2**40, 2**40]], 1),  # type: ignore[list-item]
+        stored([1], None, [1.5, None], 2),  # type: ignore[list-item]
+        stored([1], None, range(4), -4),
+        stored([1], None, range(4), 2**40),
+        stored([1], None, range(4), 4, group_idx="0"),
+        stored([1], None, range(4), 4, mm_keys=[7]),
+        stored([1], None, range(4), 4, extra_keys=[["a", {"b": 1}]]),
+        stored([True], None, range(4), 4),
         stored([1], None, range(4), "4"),  # type: ignore[arg-type]
         removed(1, medium=5),
         {"type": "BlockRemoved"},
@@ -128,6 +135,23 @@ def test_an_adapter_and_a_salt_of_one_name_are_told_apart() -> None:
     assert salted.namespace_hint == NamespaceHint(salt="k")
     assert adapted.namespace_hint == NamespaceHint(adapter="k")
     assert both.namespace_hint == NamespaceHint(adapter="k", salt="k")
+
+
+@pytest.mark.parametrize("ts", [float("nan"), float("inf"), None, "now", [1]])
+def test_a_time_that_is_none_reads_as_unknown(ts: object) -> None:
+    """FC-07: the batch is read all the same."""
+    payload = msgspec.msgpack.encode([ts, [removed(1)], 0])
+    assert decode(payload, 0) == Batch(0, 0, 0.0, (Removed((1,)),))
+
+
+@pytest.mark.parametrize(
+    ("medium", "tier"),
+    [("", Tier.DEVICE), ("Gpu", Tier.DEVICE), ("CPU_TIER1", Tier.HOST), ("nvme", Tier.DISK), ("Remote", Tier.SHARED)],
+)
+def test_media_are_compared_without_regard_to_case(medium: str, tier: Tier) -> None:
+    """Edge case 18: several names for one tier."""
+    (event,) = decode(batch(removed(1, medium=medium)), 0).events
+    assert event == Removed((1,), tier)
 
 
 names = st.one_of(st.none(), st.sampled_from(["k", "kk", "tenant"]))

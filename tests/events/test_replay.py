@@ -16,7 +16,7 @@ def frames(*numbers: int) -> list[Frames]:
 
 @pytest.mark.parametrize("old_replies", [False, True])
 async def test_everything_from_the_start_asked_for_comes_in_order(old_replies: bool) -> None:
-    """FC-01: in both layouts of a reply."""
+    """FC-01, edge case 8: in both layouts of a reply."""
     async with FakePublisher(old_replies=old_replies) as publisher:
         for number in range(6):
             await publisher.send(number, b"%d" % number, live=False)

@@ -87,7 +87,7 @@ async def test_joining_late_without_replay_starts_empty_and_partial() -> None:
 
 
 async def test_a_gap_the_buffer_no_longer_has_drops_the_view() -> None:
-    """FC-01: what cannot be healed is not believed; the stream goes on as partial."""
+    """FC-01, edge cases 4, 7: what cannot be healed is not believed; the stream goes on as partial."""
     async with FakePublisher() as publisher, following(publisher) as followed:
         await live(publisher, followed)
         await send_chain(publisher, range(3))
@@ -104,7 +104,7 @@ async def test_a_gap_the_buffer_no_longer_has_drops_the_view() -> None:
 
 @pytest.mark.parametrize("replay", [True, False])
 async def test_a_gap_nobody_can_fill_drops_the_view(replay: bool) -> None:
-    """FC-01: no replay socket, or one that never answers."""
+    """FC-01, edge case 9: no replay socket, or one that never answers."""
     async with FakePublisher(replay=replay) as publisher, following(publisher) as followed:
         await live(publisher, followed)
         await send_chain(publisher, range(3))
@@ -190,7 +190,7 @@ async def test_a_dead_task_is_started_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_broken_messages_are_counted_and_the_stream_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    """FC-07: random bytes, unknown tags and fields, two frames instead of three."""
+    """FC-07, edge cases 34, 35: random bytes, unknown tags and fields, two frames instead of three."""
     async with FakePublisher() as publisher, following(publisher) as followed:
         await live(publisher, followed)
         strange = {"type": "BlockMoved", "to": 3}
@@ -211,7 +211,7 @@ async def test_broken_messages_are_counted_and_the_stream_goes_on(caplog: pytest
 
 
 async def test_only_the_exact_topic_is_heard() -> None:
-    """FC-07: ZMQ passes every topic that begins with ours."""
+    """FC-07, edge case 36: ZMQ passes every topic that begins with ours."""
     async with FakePublisher() as publisher, following(publisher) as followed:
         await live(publisher, followed)
         await publisher.send_raw(b"kv2", b"\0" * 8, batch(chain(9, BLOCK, salt=7)))
@@ -221,7 +221,7 @@ async def test_only_the_exact_topic_is_heard() -> None:
 
 
 async def test_a_clear_in_the_stream_takes_all_credit() -> None:
-    """FC-11, case 1: the next lookup gives nothing; what follows in the same batch counts."""
+    """FC-11, case 1, edge case 20: the next lookup gives nothing; what follows in the same batch counts."""
     async with FakePublisher() as publisher, following(publisher) as followed:
         await live(publisher, followed)
         await publisher.send(0, batch(chain(4, BLOCK)))
@@ -231,7 +231,7 @@ async def test_a_clear_in_the_stream_takes_all_credit() -> None:
 
 
 async def test_a_batch_of_another_or_no_rank_belongs_to_its_socket() -> None:
-    """FC-21: the socket decides; a rank that disagrees is counted."""
+    """FC-21, edge cases 2, 3: the socket decides; a rank that disagrees is counted."""
     async with FakePublisher() as publisher, following(publisher) as followed:
         await live(publisher, followed)
         for n, rank in enumerate((0, None, 3)):
@@ -242,7 +242,7 @@ async def test_a_batch_of_another_or_no_rank_belongs_to_its_socket() -> None:
 
 
 async def test_a_silent_engine_is_told_apart_from_an_idle_one(caplog: pytest.LogCaptureFixture) -> None:
-    """FC-05: answers that should have stored blocks and no events: one warning and SILENT; the first event ends it."""
+    """FC-05, edge case 11: answers that owe blocks and no events: one warning and SILENT; the first event ends it."""
     now = [1000.0]
     times = StreamTimes(settle_s=0.02, silence_grace_s=60)
     async with FakePublisher() as publisher, following(publisher, times=times, clock=lambda: now[0]) as followed:

@@ -46,7 +46,7 @@ def copy_view(index: Index, holder: int) -> None:
 
 
 async def test_a_restart_that_shows_in_the_numbers_alone_is_noticed() -> None:
-    """FC-03: no reconnect was seen, the numbers just start over (a proxy in between keeps the connection)."""
+    """FC-03, edge case 5: no reconnect was seen, the numbers just start over (a proxy in between keeps the connection)."""
     async with FakePublisher(replay=False) as publisher, following(publisher) as followed:
         await live(publisher, followed)
         await send_chain(publisher, range(10))
@@ -72,7 +72,7 @@ async def test_a_restart_that_repeats_the_same_number_is_noticed() -> None:
 
 
 async def test_a_restart_that_has_already_passed_our_number_is_noticed() -> None:
-    """FC-03: while we were away the new process published more batches than the old one; its content gives it away."""
+    """FC-03, edge case 10: while we were away the new process published more than the old one; its content gives it away."""
     async with FakePublisher() as publisher, following(publisher) as followed:
         await live(publisher, followed)
         await send_chain(publisher, range(5))

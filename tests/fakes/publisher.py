@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import zmq
 import zmq.asyncio
@@ -13,10 +14,10 @@ _END = b"\xff" * 8
 class FakePublisher:
     """PUB and ROUTER on loopback; `restart` and `blink` come back on the same ports.
 
-    old_replies: replay replies without a topic frame, as older engines send them.
+    old_replies: replay replies without a topic frame, as older engines send them. connects: it connects to whoever listens.
     """
 
-    def __init__(self, *, topic: str = "kv", replay: bool = True, old_replies: bool = False) -> None:
+    def __init__(self, *, topic: str = "kv", replay: bool = True, old_replies: bool = False, connects: bool = False) -> None:
         self.topic = topic.encode()
         self.kept: list[tuple[int, bytes]] = []  # what a replay gives
         self.questions: list[int] = []  # where the replays asked for began
@@ -26,7 +27,7 @@ class FakePublisher:
         self._pub: zmq.asyncio.Socket
         self._router: zmq.asyncio.Socket | None = None
         self._task: asyncio.Task[None] | None = None
-        self.endpoint = "tcp://127.0.0.1:0"
+        self.endpoint = f"bind+tcp://127.0.0.1:{_free_port()}" if connects else "tcp://127.0.0.1:0"
         self.replay: str | None = "tcp://127.0.0.1:0" if replay else None
         self._open()
 
@@ -79,16 +80,22 @@ class FakePublisher:
     def _open(self) -> None:
         self._context = zmq.asyncio.Context()
         # XPUB, so that a test can wait for the subscription instead of sleeping.
-        self._pub, self.endpoint = self._bound(zmq.XPUB, self.endpoint)
+        if self.endpoint.startswith("bind+"):
+            self._pub = self._context.socket(zmq.XPUB)
+            self._pub.setsockopt(zmq.LINGER, 0)
+            self._pub.connect(self.endpoint.removeprefix("bind+"))
+        else:
+            self._pub, self.endpoint = self._bound(zmq.XPUB, self.endpoint)
+        self._pub.setsockopt(zmq.XPUB_VERBOSE, 1)  # each subscriber is told of, not only the first
         if self.replay is not None:
             self._router, self.replay = self._bound(zmq.ROUTER, self.replay)
             self._task = asyncio.get_running_loop().create_task(self._answer(self._router))
 
     def _bound(self, kind: int, endpoint: str) -> tuple[zmq.asyncio.Socket, str]:
-        socket = self._context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.bind(endpoint)
-        return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        bound = self._context.socket(kind)
+        bound.setsockopt(zmq.LINGER, 0)
+        bound.bind(endpoint)
+        return bound, bound.getsockopt_string(zmq.LAST_ENDPOINT)
 
     async def _shut(self) -> None:
         if self._task is not None:
@@ -113,6 +120,12 @@ class FakePublisher:
                     topic = [] if self._old_replies else [self.topic]
                     await router.send_multipart([*head, *topic, seq.to_bytes(8, "big"), payload])
             await router.send_multipart([*head, *([] if self._old_replies else [b""]), _END, b""])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 async def until(condition: object, timeout_s: float = 5.0) -> None:

@@ -127,6 +127,50 @@ async def test_an_engine_that_knows_none_of_our_pages_is_plain_openai(house: Hou
     assert house.up == [Facts((), "openai", {})]
 
 
+SGLANG = {"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 5557, "topic": "kv", "block_size": 16, "dp_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("kv_events", "sources"),
+    [
+        (SGLANG, {0: ("tcp://*:5557", None), 1: ("tcp://*:5558", None)}),
+        (
+            SGLANG | {"endpoint_host": "::", "replay_endpoint_port_base": 5657},
+            {0: ("tcp://[::]:5557", "tcp://[::]:5657"), 1: ("tcp://[::]:5558", "tcp://[::]:5658")},
+        ),
+        (SGLANG | {"dp_size": None}, {}),
+        (SGLANG | {"publisher": "null"}, {}),
+        ({}, {}),
+    ],
+)
+async def test_sglang_tells_where_its_events_are(
+    house: House, kv_events: dict[str, object], sources: dict[int, tuple[str, str | None]]
+) -> None:
+    """FC-21, edge case 17: one port per rank from the base on; a repeated store is no second copy there."""
+    house.engine.sources = None
+    house.engine.info = {"kv_events": kv_events}
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    assert house.up == [Facts(("m", "m-alias"), "openai", sources, "kv" if sources else "", repeats_stores=True)]
+
+
+async def test_vllm_tells_its_topic_and_the_owner_of_a_model_names_the_engine(house: House) -> None:
+    """Edge case 17: the endpoints may be configured, and the engine is still known."""
+    house.engine.sources = {
+        "1": {"endpoint": "tcp://a:2", "replay_endpoint": "tcp://a:3", "topic": "kv@pod"},
+        "99999": {"endpoint": ""},
+    }
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    assert house.up[-1] == Facts(("m", "m-alias"), "trunkline", {1: ("tcp://a:2", "tcp://a:3")}, "kv@pod")
+    await house.monitor.unwatch(house.replica)
+    house.fleet.remove("r")
+    house.engine.models = {"data": [{"id": "m", "owned_by": "tensorrt_llm"}]}
+    await house.watch(events="tcp://a:1")
+    await house.until(lambda: house.replica.healthy)
+    assert house.up[-1] == Facts(("m",), "trunkline", repeats_stores=True)
+
+
 async def test_one_failure_is_not_down_and_several_are(house: House) -> None:
     """FC-32, FC-25: it takes several in a row, it is told once, and load stays as it was."""
     await house.watch()

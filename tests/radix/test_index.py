@@ -4,53 +4,21 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix import Applied, Batch, Cleared, Event, Index, Namespace, NamespaceHint, RadixError, Removed, Stored, Tier
+from radix import Applied, Cleared, Index, Namespace, NamespaceHint, RadixError, Removed, Stored, Tier
 from radix.changes import NO_HINT
+from tests.radix.build import BASE, BLOCK, apply, depth, store, tokens_of
 from tests.radix.shape import assert_empty, check_shape, tree_of
-
-BASE = Namespace("m")
-BLOCK = 4
 
 
 @pytest.fixture
 def index() -> Index:
     return Index()
-
-
-def apply(index: Index, holder: int, *events: Event) -> Applied:
-    return index.apply(holder, Batch(0, 0, 0.0, events))
-
-
-def tokens_of(hashes: Sequence[int], block: int = BLOCK) -> np.ndarray:
-    """Tokens that follow from a block's hash, so that equal chains have equal prompts."""
-    return np.array([value % 1000 * 100 + i for value in hashes for i in range(block)], np.int32)
-
-
-def store(
-    hashes: Sequence[int],
-    parent: int | None = None,
-    *,
-    block: int = BLOCK,
-    hint: NamespaceHint = NO_HINT,
-    tier: Tier = Tier.DEVICE,
-) -> Stored:
-    return Stored(tuple(hashes), parent, tokens_of(hashes, block), block, hint, tier)
-
-
-def depth(
-    index: Index, holder: int, hashes: Sequence[int], namespace: Namespace = BASE, *, block: int = BLOCK, tier: int = 0
-) -> int:
-    """Matched blocks."""
-    matched = index.match(namespace, tokens_of(hashes, block)).tokens(holder, tier)
-    assert matched % block == 0
-    return matched // block
 
 
 def test_copies_are_counted(index: Index) -> None:
@@ -79,7 +47,7 @@ def test_a_hash_stored_again_inside_another_run_counts_once_more(index: Index) -
 
 
 def test_without_counting_the_first_removal_empties(index: Index) -> None:
-    """FC-08: SGLang repeats stores freely."""
+    """FC-08, edge case 17: SGLang repeats stores freely."""
     holder = index.holder("s", 0, model="m", counting=False)
     apply(index, holder, store([1, 2, 3]), store([1, 2, 3]))
     assert apply(index, holder, Removed((1, 2, 3))).removed == 3
@@ -97,7 +65,7 @@ def test_orphans_wait_and_are_attached_when_their_parent_comes(index: Index) -> 
 
 
 def test_orphans_are_bounded() -> None:
-    """FC-10: those that waited longest are given up."""
+    """FC-10, edge case 16: those that waited longest are given up."""
     index = Index(orphan_limit=10)
     holder = index.holder("a", 0, model="m")
     for i in range(50):
@@ -109,7 +77,7 @@ def test_orphans_are_bounded() -> None:
 
 
 def test_a_clear_takes_all_tiers_of_one_holder(index: Index) -> None:
-    """FC-11, case 1: blocks, waiting blocks and guesses; other holders keep theirs."""
+    """FC-11, case 1, edge case 21: blocks, waiting blocks and guesses; other holders keep theirs."""
     a, b = index.holder("a", 0, model="m"), index.holder("b", 0, model="m")
     for holder in (a, b):
         apply(index, holder, store([1, 2]), store([1], tier=Tier.HOST), store([9], 8))
@@ -121,7 +89,7 @@ def test_a_clear_takes_all_tiers_of_one_holder(index: Index) -> None:
 
 
 def test_removing_what_is_not_there_is_counted_and_nothing_else(index: Index) -> None:
-    """FC-12: a and c are gone, b was never stored; other holders are untouched."""
+    """FC-12, edge case 17: a and c are gone, b was never stored; other holders are untouched."""
     a, b = index.holder("a", 0, model="m"), index.holder("b", 0, model="m")
     for holder in (a, b):
         apply(index, holder, store([1, 3]))
@@ -243,7 +211,7 @@ def test_no_credit_crosses_namespaces(stored: Namespace, asked: Namespace) -> No
 
 
 def test_a_salt_is_inherited_from_the_first_block(index: Index) -> None:
-    """FC-20: later blocks do not repeat it; the other tenant gets nothing, the same one everything."""
+    """FC-20, edge case 28: later blocks do not repeat it; the other tenant gets nothing, the same one everything."""
     holder = index.holder("a", 0, model="m")
     apply(index, holder, store([1, 2], hint=NamespaceHint(salt="A")), store([3], 2))
     credit = [depth(index, holder, [1, 2, 3], Namespace("m", None, salt)) for salt in ("A", "B", None)]
@@ -297,7 +265,7 @@ def test_filling_a_hole_and_leaving_the_old_path_behind_it_joins_what_is_alike(i
 
 
 def test_tiers_add_up(index: Index) -> None:
-    """FC-16: a column counts what its tier or a faster one has; losing one copy leaves the other."""
+    """FC-16, edge case 19: a column counts what its tier or a faster one has; losing one copy leaves the other."""
     holder = index.holder("a", 0, model="m")
     apply(index, holder, store([1, 2]), store([2, 3], 1, tier=Tier.HOST), store([4], 3, tier=Tier.SHARED))
     assert index.match(BASE, tokens_of([1, 2, 3, 4])).depth[holder].tolist() == [8, 12, 12, 16]
@@ -308,7 +276,7 @@ def test_tiers_add_up(index: Index) -> None:
 
 
 def test_groups_do_not_mix(index: Index) -> None:
-    """FC-16: the same hash in two groups is two residencies; only the main group makes credit."""
+    """FC-16, edge case 26: the same hash in two groups is two residencies; only the main group makes credit."""
     holder = index.holder("a", 0, model="m")
     apply(index, holder, Stored((1,), None, tokens_of([1]), 4, NO_HINT, Tier.DEVICE, 1), store([1, 2]))
     apply(index, holder, Removed((1,), Tier.DEVICE, 1))
@@ -320,20 +288,25 @@ def test_groups_do_not_mix(index: Index) -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        Stored((5,), None, np.zeros(0, np.int32), 0),  # an offload placeholder
-        Stored((5,), None, np.zeros(0, np.int32), 4),
+        Stored((5,), None, np.arange(3, dtype=np.int32), 4),
+        Stored((5,), None, np.arange(4, dtype=np.int32), 0),
         Stored((5,), None, np.arange(16, dtype=np.int32), 4),  # masked blocks: 1 hash, 4 blocks of tokens
         Stored((5, 5), None, np.arange(8, dtype=np.int32), 4),
         Stored((5, 6), 6, np.arange(8, dtype=np.int32), 4),
-        Stored((5,), 1, np.arange(4, dtype=np.int32), 4, NamespaceHint(media=(b"img",))),
         Stored((5,), 1, np.arange(8, dtype=np.int32), 8),  # another block size than its parent's
+        Stored((5,), None, np.arange(2, dtype=np.int32), 2),  # the short tail of a prompt
+        Stored((5,), 1, np.arange(4, dtype=np.int32), 4, lead=(3,)),  # behind a block that depends on nothing that follows
     ],
 )
 def test_a_store_that_cannot_be_placed_is_skipped_and_counted(index: Index, event: Stored) -> None:
-    """FC-17: the rest of the batch counts."""
+    """FC-17, edge cases 15, 22, 24: the rest of the batch counts, and its removal finds what can be found."""
     holder = index.holder("a", 0, model="m")
     assert apply(index, holder, store([1]), event, store([2], 1)) == Applied(stored=2, skipped=1)
     assert depth(index, holder, [1, 2]) == 2
+    loose = len(event.hashes) == 1
+    assert index.stats().loose == loose
+    assert apply(index, holder, Removed((5,))) == Applied(unknown=not loose)
+    assert index.stats().loose == 0
 
 
 def test_an_empty_store_is_nothing(index: Index) -> None:

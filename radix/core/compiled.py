@@ -1,0 +1,255 @@
+"""The writing face of the compiled tree: roots, ledgers, and what is stored and removed under them.
+
+A ledger is one (holder, tier, group): its hashes name its blocks only. One thread writes; `Matcher` objects read beside it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from radix.core.entries import HashArray, load
+from radix.core.layout import (
+    ARENA,
+    ARENA_HIGH,
+    ARENA_TOP,
+    ARENA_USED,
+    BLOCKS,
+    CHILDREN_TABLE,
+    EMPTY_ROOTS,
+    FOREIGN_PARENT,
+    FREE_HEADS,
+    FREE_ORDERS,
+    HANDLES,
+    LEDGER_COUNTING,
+    LEDGER_HOLDER,
+    LEDGER_TIER,
+    LEDGERS,
+    MAGIC,
+    MAX_DEPTH,
+    MAX_LEDGERS,
+    MEMBERS,
+    NODE_LIMIT,
+    NODE_NEXT,
+    NODE_REGION,
+    NODES_LIVE,
+    RELEASE_ADVICE,
+    RELEASE_FROM,
+    SEED,
+    SEGMENTS,
+    SHARES_TABLE,
+    SHARES_USED,
+    STRIDE,
+    STUBS,
+    TIERS_USED,
+    TOO_DEEP,
+    UNIT,
+    UNKNOWN_PARENT,
+    VERSION,
+    WORDS,
+)
+from radix.core.matcher import Matcher
+from radix.core.memory import Memory
+from radix.errors import RadixError
+from radix.match import TIERS, Int32Array
+
+_MARK = 0x54525558 << 16 | VERSION
+_LINE = 64
+_RELEASE_ORDER = 10  # free runs from 64 KiB up go back to the system in `trim`
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a store did, in blocks. new: hashes that were not there. rejected: behind a hash that names another place."""
+
+    new: int
+    rejected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the tree consists of. bytes: memory in use, without freed parts; reserved_bytes: with them."""
+
+    nodes: int
+    stubs: int
+    blocks: int
+    handles: int
+    shares: int
+    bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """One hash of a ledger: the root, the node (as long as nothing changes) and the depth of its block, and its copies."""
+
+    hash: int
+    root: int
+    node: int
+    depth: int
+    copies: int
+
+
+class CompiledTree:
+    """A token tree in one mapping. Writers: one thread."""
+
+    def __init__(
+        self, *, holders: int = 64, name: str | None = None, huge_pages: bool = True, jit_folder: Path | None = None
+    ) -> None:
+        """holders: room to start with, more comes by itself. name: shared memory that `Matcher` objects elsewhere may open."""
+        self._entries = load(jit_folder)
+        self.memory = Memory(name, huge_pages=huge_pages)
+        self._base = self.memory.base
+        self._header = self.memory.words(0, 512)
+        self._ledgers: dict[int, None] = {}
+        self._free_ledgers: list[int] = []
+        self._unknown = self.memory.halves(SEGMENTS, 1 << 21)
+        self._begin(-(-max(holders, 1) // 64))
+        self.matcher = self.new_matcher()
+
+    def new_matcher(self) -> Matcher:
+        """A reader for one more thread."""
+        return Matcher(self.memory, self._entries)
+
+    def root(self, namespace: bytes, grain: int, group: int = 0, *, make: bool = True) -> int:
+        """The root of a namespace key, block size and group; 0 when there is none and none is to be made."""
+        if not 0 < grain < 1 << 16:
+            raise RadixError(f"block_tokens must be in 1..65535, got {grain}")
+        key = np.zeros(16, np.int32)
+        key[:8] = np.frombuffer(blake2b(namespace, digest_size=32).digest(), np.int32)
+        key[8:10] = grain, group
+        found = self._entries.root(self._base, key, int(make))
+        if make and not found:
+            raise RadixError("the index is full: no room for a root")
+        return found
+
+    def drop_root(self, root: int) -> bool:
+        """Forget an empty root; False while something hangs under it. Its number must not be used again."""
+        return self._entries.drop_root(self._base, root)
+
+    @property
+    def empty_roots(self) -> int:
+        """Roots without any block, which `drop_root` would take."""
+        return int(self._header[EMPTY_ROOTS >> 3])
+
+    def open(self, holder: int, tier: int = 0, *, counting: bool = True) -> int:
+        """A ledger for one holder, tier and group. counting: each copy of a block is stored and removed by itself."""
+        if not (0 <= tier < TIERS and holder >= 0):
+            raise RadixError(f"no such member: holder {holder}, tier {tier}")
+        self._make_room(holder, tier)
+        ledger = self._free_ledgers.pop() if self._free_ledgers else len(self._ledgers)
+        if ledger >= MAX_LEDGERS:
+            raise RadixError(f"more than {MAX_LEDGERS} ledgers")
+        self._ledgers[ledger] = None
+        entry = self.memory.words(LEDGERS + ledger * _LINE, 8)
+        entry[:] = 0
+        entry[LEDGER_TIER >> 3], entry[LEDGER_HOLDER >> 3], entry[LEDGER_COUNTING >> 3] = tier, holder, int(counting)
+        return ledger
+
+    def close(self, ledger: int) -> int:
+        """Forget a ledger and all its blocks; returns how many hashes it had."""
+        removed = self.clear(ledger)
+        del self._ledgers[ledger]
+        self._free_ledgers.append(ledger)
+        return removed
+
+    def store(
+        self, ledger: int, root: int, grain: int, hashes: HashArray, tokens: Int32Array, parent: tuple[int, int] | None = None
+    ) -> Stored | None:
+        """Hold blocks at the root, or below parent = (ledger, hash); None when that hash is not known there.
+
+        hashes: uint64 [n]; tokens: int32 [n * grain].
+        """
+        if len(tokens) != len(hashes) * grain:
+            raise RadixError(f"{len(hashes)} blocks of {grain} tokens need {len(hashes) * grain} tokens, got {len(tokens)}")
+        above, name = (-1, 0) if parent is None else parent
+        answer = self._entries.store(self._base, ledger, above, root, grain, name, hashes, tokens)
+        if answer >= 0:
+            return Stored(answer & 0xFFFFFFFF, answer >> 32)
+        if answer == UNKNOWN_PARENT:
+            return None
+        if answer == FOREIGN_PARENT:
+            raise RadixError(f"blocks of {grain} tokens cannot follow blocks of another size")
+        if answer == TOO_DEEP:
+            raise RadixError(f"a chain of more than {MAX_DEPTH} blocks")
+        raise RadixError("the index is full")
+
+    def remove(self, ledger: int, hashes: HashArray) -> tuple[int, list[int]]:
+        """One copy less of each: (hashes that are gone now, positions of those that were not there)."""
+        answer = self._entries.remove(self._base, ledger, hashes)
+        unknown = answer >> 32
+        return answer & 0xFFFFFFFF, self._unknown[:unknown].tolist() if unknown else []
+
+    def clear(self, ledger: int) -> int:
+        """Forget all blocks of a ledger; returns how many hashes it had."""
+        return self._entries.clear(self._base, ledger)
+
+    def handles(self, ledger: int) -> Iterator[Handle]:
+        """Every hash of a ledger, in no particular order."""
+        used = int(self.memory.words(LEDGERS + ledger * _LINE, 8)[1])
+        out = np.zeros(5 * used, np.int64)
+        count = self._entries.list(self._base, ledger, out)
+        for row in out[: 5 * count].reshape(-1, 5).tolist():
+            yield Handle(row[0] % (1 << 64), *row[1:])
+
+    def sizes(self) -> Sizes:
+        """Sizes now; costs nothing."""
+        header = self._header
+        stride, live, stubs = int(header[STRIDE >> 3]), int(header[NODES_LIVE >> 3]), int(header[STUBS >> 3])
+        used = int(header[ARENA_USED >> 3]) * UNIT + (live + stubs) * stride
+        reserved = int(header[ARENA_HIGH >> 3]) * UNIT + int(header[NODE_NEXT >> 3]) * stride
+        return Sizes(
+            live, stubs, int(header[BLOCKS >> 3]), int(header[HANDLES >> 3]), int(header[SHARES_USED >> 3]), used, reserved
+        )
+
+    def trim(self) -> None:
+        """Give free memory back to the system: what lies above the arena's top, and large free runs below it."""
+        header = self._header
+        top, high = int(header[ARENA_TOP >> 3]), int(header[ARENA_HIGH >> 3])
+        self.memory.give_back(ARENA + top * UNIT, (high - top) * UNIT)
+        header[ARENA_HIGH >> 3] = top
+        for order in range(_RELEASE_ORDER, 29):
+            unit = int(header[(FREE_HEADS >> 3) + order]) if int(header[FREE_ORDERS >> 3]) >> order & 1 else 0
+            while unit:
+                start = ARENA + unit * UNIT
+                self.memory.give_back(start + UNIT, (UNIT << order) - UNIT)  # its links stay
+                unit = int(self.memory.halves(start, 1)[0])
+
+    def _begin(self, words: int) -> None:
+        header = self._header
+        header[MAGIC >> 3] = _MARK
+        header[SEED >> 3] = secrets.randbits(62)
+        header[WORDS >> 3], header[TIERS_USED >> 3] = words, 1
+        stride = _stride(words)
+        header[STRIDE >> 3], header[NODE_LIMIT >> 3] = stride, NODE_REGION // stride - 1
+        header[NODE_NEXT >> 3] = 1
+        header[RELEASE_FROM >> 3] = 4 << 20 if self.memory.huge_pages else 128 << 10  # smaller ones would break huge pages up
+        header[RELEASE_ADVICE >> 3] = self.memory.release_advice
+        first_tables = 17 << 32 | 64
+        header[CHILDREN_TABLE >> 3], header[SHARES_TABLE >> 3] = 1 << 32 | 64, first_tables
+        header[ARENA_TOP >> 3] = header[ARENA_HIGH >> 3] = 33
+        header[ARENA_USED >> 3] = 32
+
+    def _make_room(self, holder: int, tier: int) -> None:
+        words, tiers = int(self._header[WORDS >> 3]), int(self._header[TIERS_USED >> 3])
+        needed_words = words
+        while holder >= needed_words * 64:
+            needed_words *= 2
+        needed_tiers = max(tiers, tier + 1)
+        if (needed_words, needed_tiers) != (words, tiers):
+            width = needed_words * needed_tiers
+            self._entries.widen(self._base, needed_words, needed_tiers, _stride(width), np.zeros(_stride(width) >> 3, np.int64))
+
+
+def _stride(width: int) -> int:
+    return -(-(MEMBERS + 8 * width) // _LINE) * _LINE
+
+
+def as_hashes(values: Sequence[int]) -> HashArray:
+    """Engine hashes as the array the tree reads."""
+    return np.array(values, np.uint64)

@@ -1,0 +1,105 @@
+"""An engine and its followers without sockets: every message is delivered, lost or repeated by the test."""
+
+from __future__ import annotations
+
+import itertools
+
+from events.apply import Applier
+from events.decode import decode
+from events.errors import ReplayError
+from events.replay import Frames
+from events.session import Session, StreamTimes
+from events.types import Freshness
+from events.zmq_source import Arrival, Link
+from radix import Index
+from tests.fakes.wire import CLEARED, batch, chain, removed
+
+BLOCK = 2
+TIMES = StreamTimes(settle_s=0.0, retry_replay_s=0.0)
+CHANGES = {
+    "store": lambda n: [chain(2, BLOCK, first=n % 7)],
+    "copy": lambda n: [chain(3, BLOCK)],
+    "remove": lambda n: [removed(n % 9 + 1), removed(n % 5 + 1)],
+    "clear": lambda n: [CLEARED, chain(1, BLOCK, salt=100 * (n % 3))],
+}
+
+
+class Engine:
+    """The publisher, and the truth. kept: what a replay gives."""
+
+    def __init__(self, buffer: int) -> None:
+        self.buffer = buffer
+        self.clock = itertools.count()
+        self.answers = True
+        self.torn: set[int] = set()  # numbers that get lost on the way of the next answer
+        self.start()
+
+    def start(self) -> None:
+        """A new process."""
+        self.index = Index()
+        self.holder = self.index.holder("r", 0)
+        self.next = 0
+        self.kept: list[Frames] = []
+
+    def publish(self, change: str, n: int) -> Frames:
+        frames = Frames(self.next, batch(*CHANGES[change](n), ts=float(next(self.clock))))
+        self.next += 1
+        self.kept = [*self.kept, frames][-self.buffer :]
+        self.index.apply(self.holder, decode(frames.payload, frames.seq))
+        return frames
+
+    async def replay(self, start: int) -> list[Frames]:
+        if not self.answers:
+            raise ReplayError("no answer")
+        torn, self.torn = self.torn, set()
+        answer = [frames for frames in self.kept if frames.seq >= start]
+        # A full send buffer lets the first ones pass.
+        return [frames for frames in answer if frames is answer[0] or frames.seq not in torn]
+
+
+class Follower:
+    """A session, its view, and what is on the way to it."""
+
+    def __init__(self, *, replay: bool) -> None:
+        self.index = Index()
+        self.holder = self.index.holder("r", 0)
+        self.applier = Applier(self.index, self.holder, grace_s=60, clock=lambda: 0.0)
+        self.session = Session(self.applier, "tcp://nowhere:1", "tcp://nowhere:2" if replay else None, "", TIMES)
+        self.session._context = None  # type: ignore[assignment]
+        self.pending: list[Frames] = []
+        self.past: list[Frames] = []  # delivered over the present connection
+
+    def discard(self) -> None:
+        self.pending.clear()
+
+    async def handle(self, *arrivals: Arrival) -> None:
+        await self.session._handle(self, arrivals)  # type: ignore[arg-type]
+
+    async def deliver(self, count: int) -> None:
+        while count and self.pending:
+            frames = self.pending.pop(0)
+            self.past.append(frames)
+            await self.handle(frames)
+            count -= 1
+
+    async def reconnect(self, *arrivals: Link) -> None:
+        self.pending.clear()
+        self.past.clear()
+        for arrival in arrivals:
+            await self.handle(arrival)
+
+    async def ask_again(self) -> None:
+        """What the session's own loop does when a replay is due."""
+        if self.session._replay_due is not None and self.session.connected:
+            await self.session._bootstrap()
+
+    @property
+    def freshness(self) -> Freshness:
+        return self.applier.freshness
+
+    def blocks(self) -> dict[object, int]:
+        return copies_in(self.index, self.holder)
+
+
+def copies_in(index: Index, holder: int) -> dict[object, int]:
+    return {(block.tier, block.hash, block.path): block.copies for block in index.dump(holder)}

@@ -1,0 +1,197 @@
+"""A writer at full speed and readers that check every answer, as compiled loops, so that they truly run at once.
+
+Chains of 40 blocks stand in groups of four that share their first 20. A holder stores, of each chain, a length of its own, and
+removes it again from the front; so of each (holder, chain) the few depths are known which any state of the tree can show.
+Holder 0 holds the first chain of each group for good.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from radix.core.atomics import data_of, load_64, shift_right, trailing_zeros
+from radix.core.compiled import CompiledTree
+from radix.core.entries import Int64Array
+from radix.core.jit import default_cache, entry, inner
+from radix.core.layout import SCRATCH_WANTED, SCRATCH_WIDTH
+from radix.core.reader import match_rows, rows_at, walk
+from radix.core.removing import clear_ledger, remove_blocks
+from radix.core.storing import store_blocks
+
+CHAINS, BLOCKS, SHARED, GRAIN, MOVERS = 64, 40, 20, 16, 24
+CLEARED = 21  # holders from here on are cleared at times, edge by edge and in no order: any depth may be seen of them
+
+
+@inner
+def _draw(state: Int64Array) -> int:
+    """The next number of a xorshift generator."""
+    value = state[0]
+    value ^= value << 13
+    value ^= shift_right(value, 7)
+    value ^= value << 17
+    state[0] = value
+    return shift_right(value, 33)
+
+
+def _write(
+    base: int,
+    root: int,
+    hashes: Int64Array,
+    tokens: npt.NDArray[np.int32],
+    lengths: Int64Array,
+    held: Int64Array,
+    stop: Int64Array,
+    state: Int64Array,
+    limit: int,
+) -> int:
+    """Store what is not held, remove what is, sometimes clear; ledgers are numbered as holders. Returns the operations."""
+    done = 0
+    while stop[0] == 0 and done < limit:
+        chain, holder = _draw(state) % CHAINS, 1 + _draw(state) % MOVERS
+        names, length = data_of(hashes) + chain * BLOCKS * 8, lengths[holder, chain]
+        if held[holder, chain] != 0:
+            remove_blocks(base, holder, names, length)
+            held[holder, chain] = 0
+        else:
+            at = data_of(tokens) + chain * BLOCKS * GRAIN * 4
+            store_blocks(base, holder, -1, root, GRAIN, 0, names, at, length)
+            held[holder, chain] = 1
+        if _draw(state) & 63 == 0:
+            holder = CLEARED + _draw(state) % (MOVERS - CLEARED + 1)
+            clear_ledger(base, holder)
+            for other in range(CHAINS):
+                held[holder, other] = 0
+        done += 1
+    return done
+
+
+def _read(
+    base: int,
+    scratch: int,
+    root: int,
+    tokens: npt.NDArray[np.int32],
+    allowed: Int64Array,
+    stop: Int64Array,
+    state: Int64Array,
+    limit: int,
+    check: int,
+    counts: Int64Array,
+) -> int:
+    """Match random chains; counts: answers, depths that no state has, prompts of holder 0 lost, tries given up."""
+    done = 0
+    while stop[0] == 0 and done < limit:
+        done += 1
+        chain = _draw(state) % CHAINS
+        at = data_of(tokens) + chain * BLOCKS * GRAIN * 4
+        if check != 0:
+            answer = match_rows(base, scratch, root, GRAIN, at, BLOCKS * GRAIN)
+        else:
+            answer = walk(base, scratch, root, GRAIN, at, BLOCKS * GRAIN)
+        if answer < 0:
+            counts[3] += 1
+            continue
+        counts[0] += 1
+        whole = 0
+        row = rows_at(scratch)
+        for _ in range(answer >> 32):
+            depth = load_64(row)
+            bits = load_64(row + 8)
+            if depth == BLOCKS and bits & 1 != 0:
+                whole = 1
+            while bits != 0:
+                holder = trailing_zeros(bits)
+                bits &= bits - 1
+                wrong = holder > MOVERS or (holder > 0 and shift_right(allowed[holder, chain], depth) & 1 == 0)
+                counts[1] += wrong
+            row += 8 + 8 * load_64(scratch + 8 * SCRATCH_WIDTH)
+        if chain % 4 == 0 and whole == 0:
+            counts[2] += 1
+    return done
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a storm brought."""
+
+    operations: int
+    answers: int
+    torn: int
+    lost: int
+    given_up: int
+
+
+class Storm:
+    """The tree, what is in it, and the compiled loops."""
+
+    def __init__(self) -> None:
+        chance = np.random.default_rng(5)
+        self.tree = CompiledTree(holders=64, huge_pages=False)
+        self.root = self.tree.root(b"storm", GRAIN)
+        self.tokens = chance.integers(0, 128_000, (CHAINS, BLOCKS * GRAIN)).astype(np.int32)
+        self.hashes = chance.integers(1, 2**62, (CHAINS, BLOCKS))
+        for chain in range(CHAINS):
+            first = chain // 4 * 4
+            self.tokens[chain, : SHARED * GRAIN] = self.tokens[first, : SHARED * GRAIN]
+            self.hashes[chain, :SHARED] = self.hashes[first, :SHARED]
+        self.lengths = chance.integers(1, BLOCKS + 1, (MOVERS + 1, CHAINS))
+        self.lengths[chance.random(self.lengths.shape) < 0.2] = BLOCKS
+        self.allowed = np.zeros_like(self.lengths)
+        for holder in range(1, MOVERS + 1):
+            for chain in range(CHAINS):
+                depths = {int(self.lengths[holder, chain])}
+                group = chain // 4 * 4
+                depths |= {min(SHARED, int(self.lengths[holder, other])) for other in range(group, group + 4)}
+                depths |= set(range(BLOCKS + 1)) if holder >= CLEARED else set()
+                self.allowed[holder, chain] = sum(1 << depth for depth in depths)
+        assert [self.tree.open(holder) for holder in range(MOVERS + 1)] == list(range(MOVERS + 1))
+        for chain in range(0, CHAINS, 4):
+            self.tree.store(0, self.root, GRAIN, self.hashes[chain].astype(np.uint64), self.tokens[chain])
+        number, longs, table = types.int64, types.Array(types.int64, 1, "C"), types.Array(types.int64, 2, "C")
+        prompts = types.Array(types.int32, 2, "C")
+        writing = number(number, number, table, prompts, table, table, longs, longs, number)
+        reading = number(number, number, number, prompts, table, longs, longs, number, number, longs)
+        self._write = entry(_write, writing, default_cache(), nogil=True)
+        self._read = entry(_read, reading, default_cache(), nogil=True)
+
+    def blow(self, readers: int, *, check: bool, seconds: float, until_torn: bool = False) -> Outcome:
+        """One writer and some readers for a while, or until the first torn answer."""
+        stop, held = np.zeros(1, np.int64), np.zeros_like(self.lengths)
+        counts = [np.zeros(4, np.int64) for _ in range(readers)]
+        operations = [0]
+
+        def write() -> None:
+            state = np.array([88172645463325252])
+            while not stop[0]:
+                operations[0] += self._write(
+                    self.tree.memory.base, self.root, self.hashes, self.tokens, self.lengths, held, stop, state, 1_000_000
+                )
+
+        def read(number: int) -> None:
+            matcher = self.tree.new_matcher()
+            assert matcher._scratch[SCRATCH_WANTED] == -1
+            state = np.array([1234567 + 7919 * number])
+            base, scratch = self.tree.memory.base, matcher._address
+            while not stop[0]:
+                self._read(
+                    base, scratch, self.root, self.tokens, self.allowed, stop, state, 1_000_000, int(check), counts[number]
+                )
+
+        threads = [threading.Thread(target=write), *(threading.Thread(target=read, args=(n,)) for n in range(readers))]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not (until_torn and any(each[1] + each[2] > 0 for each in counts)):
+            time.sleep(0.02)
+        stop[0] = 1
+        for thread in threads:
+            thread.join()
+        for holder in range(1, MOVERS + 1):
+            self.tree.clear(holder)
+        answers, torn, lost, given_up = (sum(int(each[i]) for each in counts) for i in range(4))
+        return Outcome(operations[0], answers, torn, lost, given_up)
