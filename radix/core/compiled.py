@@ -5,6 +5,7 @@ A ledger is one (holder, tier, group): its hashes name its blocks only. One thre
 
 from __future__ import annotations
 
+import mmap
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from radix.core.layout import (
     NODE_NEXT,
     NODE_REGION,
     NODES_LIVE,
+    PAGE_BYTES,
     RELEASE_ADVICE,
     RELEASE_FROM,
     SEED,
@@ -228,7 +230,8 @@ class CompiledTree:
         stride = _stride(words)
         header[STRIDE >> 3], header[NODE_LIMIT >> 3] = stride, NODE_REGION // stride - 1
         header[NODE_NEXT >> 3] = 1
-        header[RELEASE_FROM >> 3] = 4 << 20 if self.memory.huge_pages else 128 << 10  # smaller ones would break huge pages up
+        header[RELEASE_FROM >> 3] = 4 << 20 if self.memory.huge_pages else 16 << 10  # smaller ones would break huge pages up
+        header[PAGE_BYTES >> 3] = mmap.PAGESIZE
         header[RELEASE_ADVICE >> 3] = self.memory.release_advice
         first_tables = 17 << 32 | 64
         header[CHILDREN_TABLE >> 3], header[SHARES_TABLE >> 3] = 1 << 32 | 64, first_tables

@@ -48,7 +48,7 @@ def run(seed: int, steps: int, grains: tuple[int, ...], holders: int, tiers: int
     ],
 )
 def test_it_equals_the_plain_tree_and_dictionaries(grains: tuple[int, ...], holders: int, tiers: int) -> None:
-    run(hash((grains, holders, tiers)), 2_000, grains, holders, tiers)
+    run(hash((grains, holders, tiers)), 6_000, grains, holders, tiers)
 
 
 def test_more_than_256_holders_widen_the_nodes_of_a_living_tree() -> None:
