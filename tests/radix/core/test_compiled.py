@@ -101,6 +101,11 @@ def test_the_smallest_load_wins_among_the_deepest(tree: CompiledTree, root: int)
     assert tree.matcher.best(root, GRAIN, prompt(2)) == (9, 2)
 
 
+def test_a_load_too_short_to_read_is_refused(tree: CompiledTree) -> None:
+    with pytest.raises(RadixError, match=r"int64 \[64\] or longer"):
+        tree.matcher.set_load(np.zeros(63, np.int64))
+
+
 def test_only_wanted_holders_are_looked_at(tree: CompiledTree, root: int) -> None:
     for holder in (3, 5):
         tree.store(tree.open(holder), root, GRAIN, as_hashes([1, 2]), prompt(2))
