@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from radix.core.entries import Entries, Int64Array
-from radix.core.layout import SCRATCH_LOAD, SCRATCH_WANTED, SCRATCH_WIDTH, TIERS_USED, WIDENED, WORDS
+from radix.core.layout import MAGIC, MARK, SCRATCH_LOAD, SCRATCH_WANTED, SCRATCH_WIDTH, TIERS_USED, WIDENED, WORDS
 from radix.core.memory import Memory
 from radix.errors import RadixError
 from radix.match import TIERS, Int32Array
@@ -21,6 +21,8 @@ class Matcher:
         self._memory = memory
         self._entries = entries
         self._header = memory.words(0, 64)
+        if int(self._header[MAGIC >> 3]) != MARK:
+            raise RadixError(f"memory {memory.name} holds no tree of this version")
         self._load = np.zeros(0, np.int64)
         self._wanted: tuple[int, ...] | None = None
         self._fit()

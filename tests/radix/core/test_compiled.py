@@ -13,7 +13,7 @@ import pytest
 
 from radix.core import jit
 from radix.core.compiled import CompiledTree, as_hashes
-from radix.core.entries import Int64Array
+from radix.core.entries import Int64Array, load
 from radix.core.matcher import Matcher, empty_depths
 from radix.core.memory import Memory
 from radix.errors import RadixError
@@ -93,11 +93,11 @@ def test_the_smallest_load_wins_among_the_deepest(tree: CompiledTree, root: int)
         tree.store(tree.open(holder), root, GRAIN, as_hashes([1, 2]), prompt(2))
     tree.store(tree.open(1), root, GRAIN, as_hashes([1]), prompt(2)[:GRAIN])
     assert tree.matcher.best(root, GRAIN, prompt(2)) == (3, 2)
-    load: Int64Array = np.zeros(64, np.int64)
-    load[[3, 5, 9]] = 7, 2, 4
-    tree.matcher.set_load(load)
+    busy: Int64Array = np.zeros(64, np.int64)
+    busy[[3, 5, 9]] = 7, 2, 4
+    tree.matcher.set_load(busy)
     assert tree.matcher.best(root, GRAIN, prompt(2)) == (5, 2)
-    load[5] = 9
+    busy[5] = 9
     assert tree.matcher.best(root, GRAIN, prompt(2)) == (9, 2)
 
 
@@ -226,6 +226,37 @@ def test_shared_memory_needs_a_plain_name_that_is_free() -> None:
         Memory("a/b")
     with pytest.raises(RadixError, match="cannot map"):
         Memory(f"trunkline-test-{uuid.uuid4().hex}", create=False)
+
+
+def test_numbers_that_name_nothing_are_refused(tree: CompiledTree, root: int) -> None:
+    ledger, none = tree.open(0), np.zeros(0, np.int32)
+    with pytest.raises(RadixError, match="no such ledger: 7"):
+        tree.store(7, root, GRAIN, as_hashes([]), none)
+    with pytest.raises(RadixError, match="parent's: 9"):
+        tree.store(ledger, root, GRAIN, as_hashes([]), none, (9, 1))
+    with pytest.raises(RadixError, match="no such root: 5"):
+        tree.store(ledger, 5, GRAIN, as_hashes([]), none)
+    with pytest.raises(RadixError, match="from ledger 7"):
+        tree.remove(7, as_hashes([1]))
+    with pytest.raises(RadixError, match="no such ledger: 7"):
+        tree.clear(7)
+    with pytest.raises(RadixError, match="no such root: 5"):
+        tree.drop_root(5)
+    with pytest.raises(RadixError, match="no such member: holder 16384, tier 0"):
+        tree.open(16384)
+    with pytest.raises(RadixError, match=r"block_tokens must be in 1\.\.65535, got 0"):
+        tree.root(b"model", 0)
+    assert tree.sizes().handles == 0
+
+
+def test_memory_of_something_else_is_not_read() -> None:
+    name = f"trunkline-test-{uuid.uuid4().hex}"
+    memory = Memory(name, huge_pages=False)
+    try:
+        with pytest.raises(RadixError, match="holds no tree"):
+            Matcher(memory, load())
+    finally:
+        memory.unlink()
 
 
 def test_machine_code_is_kept_under_a_name_of_all_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
