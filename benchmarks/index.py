@@ -75,6 +75,7 @@ class Bench:
         peer.end()
         for size in SIZES[:3]:
             self._memory(size)
+        self._many_holders()
 
     def _start_peer(self) -> Child:
         return Child([self._peer_python, "-m", "benchmarks.index_peer"])
@@ -107,6 +108,22 @@ class Bench:
                 reach = "shallow" if depth <= 64 else "deep"
                 name = f"match_{reach}" if form == "best" else f"match_{form}_{reach}"
                 self._note(name, ratio, workers, depth, 1e-3 / spent, "k/s")
+
+    def _many_holders(self) -> None:
+        """Matches at 1,024 holders against those at 64, ours alone."""
+        spent: dict[int, dict[int, list[float]]] = {64: {}, 1024: {}}
+        sides = {workers: Ours() for workers in spent}
+        for workers, ours in sides.items():
+            ours.prepare(SEED, workers, SIZES[-1], CELL_BLOCKS, True)
+            ours.start(True)
+            ours.apply("store")
+        for _ in range(self._rounds):
+            for workers, ours in sides.items():
+                for depth in DEPTHS:
+                    spent[workers].setdefault(depth, []).append(ours.match("best", depth, 8))
+        for depth in DEPTHS:
+            few, many = median(spent[64][depth]), median(spent[1024][depth])
+            self._note("match_1024_to_64", few / many, 1024, depth, 1e-3 / many, "k/s")
 
     def _memory(self, size: int) -> None:
         workers, blocks = 64, 1_000_000

@@ -133,7 +133,7 @@ def link(base: int, parent: int, child: int, count: int) -> None:
     children = load_32(at + CHILDREN) + 1
     store_32(at + CHILDREN, children)
     store_32(at + ONLY, load_32(at + ONLY) ^ child)
-    if children == 1 and load_32(at + ROOT) == parent:
+    if children == 1 and parent != 0 and load_32(at + ROOT) == parent:
         add_to(base + EMPTY_ROOTS, -1)
 
 
@@ -145,7 +145,7 @@ def unlink(base: int, parent: int, child: int, count: int) -> None:
     children = load_32(at + CHILDREN) - 1
     store_32(at + CHILDREN, children)
     store_32(at + ONLY, load_32(at + ONLY) ^ child)
-    if children == 0 and load_32(at + ROOT) == parent:
+    if children == 0 and parent != 0 and load_32(at + ROOT) == parent:
         add_to(base + EMPTY_ROOTS, 1)
 
 

@@ -5,6 +5,7 @@ A ledger is one (holder, tier, group): its hashes name its blocks only. One thre
 
 from __future__ import annotations
 
+import mmap
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,13 +32,17 @@ from radix.core.layout import (
     LEDGER_TIER,
     LEDGERS,
     MAGIC,
+    MARK,
     MAX_DEPTH,
+    MAX_HOLDERS,
     MAX_LEDGERS,
+    MAX_REMOVED,
     MEMBERS,
     NODE_LIMIT,
     NODE_NEXT,
     NODE_REGION,
     NODES_LIVE,
+    PAGE_BYTES,
     RELEASE_ADVICE,
     RELEASE_FROM,
     SEED,
@@ -50,7 +55,6 @@ from radix.core.layout import (
     TOO_DEEP,
     UNIT,
     UNKNOWN_PARENT,
-    VERSION,
     WORDS,
 )
 from radix.core.matcher import Matcher
@@ -58,7 +62,6 @@ from radix.core.memory import Memory
 from radix.errors import RadixError
 from radix.match import TIERS, Int32Array
 
-_MARK = 0x54525558 << 16 | VERSION
 _LINE = 64
 _RELEASE_ORDER = 10  # free runs from 64 KiB up go back to the system in `trim`
 
@@ -108,7 +111,8 @@ class CompiledTree:
         self._header = self.memory.words(0, 512)
         self._ledgers: dict[int, None] = {}
         self._free_ledgers: list[int] = []
-        self._unknown = self.memory.halves(SEGMENTS, 1 << 21)
+        self._roots: set[int] = set()
+        self._unknown = self.memory.halves(SEGMENTS, MAX_REMOVED)
         self._begin(-(-max(holders, 1) // 64))
         self.matcher = self.new_matcher()
 
@@ -126,11 +130,16 @@ class CompiledTree:
         found = self._entries.root(self._base, key, int(make))
         if make and not found:
             raise RadixError("the index is full: no room for a root")
+        if found:
+            self._roots.add(found)
         return found
 
     def drop_root(self, root: int) -> bool:
         """Forget an empty root; False while something hangs under it. Its number must not be used again."""
-        return self._entries.drop_root(self._base, root)
+        if not self._entries.drop_root(self._base, self._known_root(root)):
+            return False
+        self._roots.discard(root)
+        return True
 
     @property
     def empty_roots(self) -> int:
@@ -139,7 +148,7 @@ class CompiledTree:
 
     def open(self, holder: int, tier: int = 0, *, counting: bool = True) -> int:
         """A ledger for one holder, tier and group. counting: each copy of a block is stored and removed by itself."""
-        if not (0 <= tier < TIERS and holder >= 0):
+        if not (0 <= tier < TIERS and 0 <= holder < MAX_HOLDERS):
             raise RadixError(f"no such member: holder {holder}, tier {tier}")
         self._make_room(holder, tier)
         ledger = self._free_ledgers.pop() if self._free_ledgers else len(self._ledgers)
@@ -168,7 +177,9 @@ class CompiledTree:
         if len(tokens) != len(hashes) * grain:
             raise RadixError(f"{len(hashes)} blocks of {grain} tokens need {len(hashes) * grain} tokens, got {len(tokens)}")
         above, name = (-1, 0) if parent is None else parent
-        answer = self._entries.store(self._base, ledger, above, root, grain, name, hashes, tokens)
+        if ledger not in self._ledgers or (above not in self._ledgers and parent is not None):
+            raise RadixError(f"no such ledger: {ledger} (parent's: {above})")
+        answer = self._entries.store(self._base, ledger, above, self._known_root(root), grain, name, hashes, tokens)
         if answer >= 0:
             return Stored(answer & 0xFFFFFFFF, answer >> 32)
         if answer == UNKNOWN_PARENT:
@@ -181,12 +192,16 @@ class CompiledTree:
 
     def remove(self, ledger: int, hashes: HashArray) -> tuple[int, list[int]]:
         """One copy less of each: (hashes that are gone now, positions of those that were not there)."""
+        if ledger not in self._ledgers or len(hashes) > MAX_REMOVED:
+            raise RadixError(f"cannot remove {len(hashes)} hashes from ledger {ledger}: no such ledger, or too many at once")
         answer = self._entries.remove(self._base, ledger, hashes)
         unknown = answer >> 32
         return answer & 0xFFFFFFFF, self._unknown[:unknown].tolist() if unknown else []
 
     def clear(self, ledger: int) -> int:
         """Forget all blocks of a ledger; returns how many hashes it had."""
+        if ledger not in self._ledgers:
+            raise RadixError(f"no such ledger: {ledger}")
         return self._entries.clear(self._base, ledger)
 
     def handles(self, ledger: int) -> Iterator[Handle]:
@@ -222,18 +237,24 @@ class CompiledTree:
 
     def _begin(self, words: int) -> None:
         header = self._header
-        header[MAGIC >> 3] = _MARK
+        header[MAGIC >> 3] = MARK
         header[SEED >> 3] = secrets.randbits(62)
         header[WORDS >> 3], header[TIERS_USED >> 3] = words, 1
         stride = _stride(words)
         header[STRIDE >> 3], header[NODE_LIMIT >> 3] = stride, NODE_REGION // stride - 1
         header[NODE_NEXT >> 3] = 1
-        header[RELEASE_FROM >> 3] = 4 << 20 if self.memory.huge_pages else 128 << 10  # smaller ones would break huge pages up
+        header[RELEASE_FROM >> 3] = 4 << 20 if self.memory.huge_pages else 16 << 10  # smaller ones would break huge pages up
+        header[PAGE_BYTES >> 3] = mmap.PAGESIZE
         header[RELEASE_ADVICE >> 3] = self.memory.release_advice
         first_tables = 17 << 32 | 64
         header[CHILDREN_TABLE >> 3], header[SHARES_TABLE >> 3] = 1 << 32 | 64, first_tables
         header[ARENA_TOP >> 3] = header[ARENA_HIGH >> 3] = 33
         header[ARENA_USED >> 3] = 32
+
+    def _known_root(self, root: int) -> int:
+        if root not in self._roots:
+            raise RadixError(f"no such root: {root}")
+        return root
 
     def _make_room(self, holder: int, tier: int) -> None:
         words, tiers = int(self._header[WORDS >> 3]), int(self._header[TIERS_USED >> 3])
@@ -243,6 +264,8 @@ class CompiledTree:
         needed_tiers = max(tiers, tier + 1)
         if (needed_words, needed_tiers) != (words, tiers):
             width = needed_words * needed_tiers
+            if int(self._header[NODE_NEXT >> 3]) >= NODE_REGION // _stride(width) - 1:
+                raise RadixError(f"no room for holder {holder}, tier {tier}: too many nodes to widen")
             self._entries.widen(self._base, needed_words, needed_tiers, _stride(width), np.zeros(_stride(width) >> 3, np.int64))
 
 

@@ -20,6 +20,7 @@ Invariants
 from __future__ import annotations
 
 VERSION = 1
+MARK = 0x54525558 << 16 | VERSION  # stands at MAGIC
 
 
 def signed(value: int) -> int:
@@ -55,7 +56,7 @@ CHILDREN_FILLED = 264  # with marks of erased ones
 SHARES_FILLED = 272
 RELEASE_FROM = 280  # bytes: an outgrown table this large goes back to the system
 RELEASE_ADVICE = 288  # by this madvise
-PAGE = 65536  # a multiple of every page size there is
+PAGE_BYTES = 296
 NODE_NEXT = 136
 NODE_FREE = 144
 NODES_LIVE = 152
@@ -78,6 +79,8 @@ KEYS_AHEAD = 1024  # ring of the next keys of the hashes at hand
 # Ledgers: 64 bytes each. A table is unit << 32 | entries.
 LEDGER_BITS = 6
 MAX_LEDGERS = 1 << 20
+MAX_HOLDERS = 1 << 14
+MAX_REMOVED = 1 << 21  # hashes in one removal
 LEDGER_TABLE = 0
 LEDGER_USED = 8
 LEDGER_TIER = 16

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from radix.core.entries import Entries, Int64Array
-from radix.core.layout import SCRATCH_LOAD, SCRATCH_WANTED, SCRATCH_WIDTH, TIERS_USED, WIDENED, WORDS
+from radix.core.layout import MAGIC, MARK, SCRATCH_LOAD, SCRATCH_WANTED, SCRATCH_WIDTH, TIERS_USED, WIDENED, WORDS
 from radix.core.memory import Memory
+from radix.errors import RadixError
 from radix.match import TIERS, Int32Array
 
 Row = tuple[int, int]  # depth in blocks, members (bit 64 * words * tier + holder) whose run ends there
@@ -20,14 +21,26 @@ class Matcher:
         self._memory = memory
         self._entries = entries
         self._header = memory.words(0, 64)
+        if int(self._header[MAGIC >> 3]) != MARK:
+            raise RadixError(f"memory {memory.name} holds no tree of this version")
         self._load = np.zeros(0, np.int64)
         self._wanted: tuple[int, ...] | None = None
         self._fit()
 
     def set_load(self, load: Int64Array) -> None:
-        """Load by holder, read at each `best`: on equal depth the smallest one wins. The array is not copied."""
+        """Load by holder, read at each `best`: on equal depth the smallest one wins. The array is not copied.
+
+        load: int64 [>= room], contiguous; when the room grows it has to be set anew.
+        """
+        if load.dtype != np.int64 or not load.flags.c_contiguous or load.ndim != 1 or len(load) < self.room:
+            raise RadixError(f"load must be int64 [{self.room}] or longer, got {load.dtype} {load.shape}")
         self._load = load
         self._scratch[SCRATCH_LOAD] = load.ctypes.data
+
+    @property
+    def room(self) -> int:
+        """Holder numbers that fit the nodes as they are."""
+        return 64 * self._words
 
     def want(self, members: tuple[int, ...] | None) -> None:
         """Look at these holders only, one integer of holder bits; None is all of them."""
@@ -92,7 +105,7 @@ class Matcher:
         rows = 64 * width + 1
         self._scratch = np.zeros(SCRATCH_WANTED + 3 * width + rows * (1 + width), np.int64)
         self._scratch[SCRATCH_WIDTH] = width
-        self._scratch[SCRATCH_LOAD] = self._load.ctypes.data if len(self._load) else 0
+        self._scratch[SCRATCH_LOAD] = self._load.ctypes.data if len(self._load) >= self.room else 0
         self._address = int(self._scratch.ctypes.data)
         self._pairs = np.zeros(2 * 64 * self._words, np.int64)
         self.want(self._wanted)

@@ -142,6 +142,15 @@ def match_rows(base: int, scratch: int, root: int, grain: int, tokens: int, coun
 
 
 @inner
+def _least_of_64(load: int) -> int:
+    """The least load of 64 holders; made for vector code."""
+    least = load_64(load)
+    for holder in range(1, 64):
+        least = min(least, load_64(load + holder * 8))
+    return least
+
+
+@inner
 def best_holder(base: int, scratch: int, root: int, grain: int, tokens: int, count: int) -> int:
     """depth << 32 | holder of the deepest run, the smallest load on a tie and then the lowest number; 0 when nobody has any."""
     answer = match_rows(base, scratch, root, grain, tokens, count)
@@ -154,8 +163,13 @@ def best_holder(base: int, scratch: int, root: int, grain: int, tokens: int, cou
     best, least = -1, 0
     for word in range(width):
         bits = load_64(row + 8 + word * 8)
+        first = (word % words) * 64
+        if load == 0 and bits != 0:
+            bits &= -bits  # the lowest number is all that counts
+        elif bits == -1 and best >= 0 and first > best and _least_of_64(load + first * 8) >= least:
+            continue
         while bits != 0:
-            holder = (word % words) * 64 + trailing_zeros(bits)
+            holder = first + trailing_zeros(bits)
             bits &= bits - 1
             mine = load_64(load + holder * 8) if load != 0 else 0
             if best < 0 or mine < least or (mine == least and holder < best):

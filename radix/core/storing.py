@@ -237,12 +237,15 @@ def _take_back(base: int, ledger: int, depth: int, keep: int, count: int, grain:
             low = depth + first - start_of(node_at(base, node))
             release(base, node, low, low + end - first, word, bit, grain)
         end = start
+    start = 0
     for segment in range(count):
-        node = load_64(segments + segment * _SEGMENT)
-        at = node_at(base, node)
-        if load_32(at + ROOT) != 0:  # still there
-            join(base, node, grain)
-            if load_32(at + CHILDREN) == 1:
-                join(base, load_32(at + ONLY), grain)
+        if start >= keep:
+            break
+        node = climb(base, load_64(segments + segment * _SEGMENT), depth + start + 1)
+        join(base, node, grain)
+        only = load_32(node_at(base, node) + ONLY)
+        if load_32(node_at(base, node) + CHILDREN) == 1:
+            join(base, only, grain)
+        start += load_64(segments + segment * _SEGMENT + 8)
     for segment in range(count):
         dereference(base, load_64(segments + segment * _SEGMENT), 1)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from radix.core.arena import give, take, unit_at
 from radix.core.atomics import advise, fill_zero, first_of_four, load_64, mul_high, shift_right, store_64
 from radix.core.jit import inner
-from radix.core.layout import ENTRY, GONE, MIX_A, MIX_B, PAGE, RELEASE_ADVICE, RELEASE_FROM, UNIT, UNMIX_A, UNMIX_B
+from radix.core.layout import ENTRY, GONE, MIX_A, MIX_B, PAGE_BYTES, RELEASE_ADVICE, RELEASE_FROM, UNIT, UNMIX_A, UNMIX_B
 
 _SIZE_MASK = (1 << 32) - 1
 _PER_UNIT = UNIT // ENTRY
@@ -138,8 +138,9 @@ def discard(base: int, table: int) -> None:
         return
     size = size_of(table) * ENTRY
     if size >= load_64(base + RELEASE_FROM):
-        first = (entries_of(base, table) + PAGE - 1) & -PAGE
-        last = (entries_of(base, table) + size) & -PAGE
+        page = load_64(base + PAGE_BYTES)
+        first = (entries_of(base, table) + page - 1) & -page
+        last = (entries_of(base, table) + size) & -page
         if last > first:
             advise(first, last - first, load_64(base + RELEASE_ADVICE))
     give(base, shift_right(table, 32), shift_right(size_of(table), 2))

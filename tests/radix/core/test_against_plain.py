@@ -48,8 +48,13 @@ def run(seed: int, steps: int, grains: tuple[int, ...], holders: int, tiers: int
     ],
 )
 def test_it_equals_the_plain_tree_and_dictionaries(grains: tuple[int, ...], holders: int, tiers: int) -> None:
-    run(hash((grains, holders, tiers)), 2_000, grains, holders, tiers)
+    run(hash((grains, holders, tiers)), 6_000, grains, holders, tiers)
 
 
 def test_more_than_256_holders_widen_the_nodes_of_a_living_tree() -> None:
     run(7, 1_500, (16,), 300)
+
+
+def test_what_stays_of_a_rejected_store_joins_what_is_above_it() -> None:
+    """A life that once left two edges which should be one."""
+    run(5068, 1_500, (5, 16), 1)
