@@ -15,10 +15,18 @@ from gateway.errors import Refusal
 from gateway.request import Intent, Kind
 
 _STRING = "a string"
+# `{},` is 3 bytes of JSON and 88 of memory. A million ids or messages is more than engines take in one request; long texts
+# hold a comma now and then.
+_MOST_ELEMENTS = 1_000_000
+_TEXT_BYTES_A_COMMA = 32
+_UNCOUNTED_BYTES = 1024 * 1024  # what fits in here is small enough whatever it is
+_SLICE_BYTES = 64 * 1024  # as much as stays in the cache
 
 
 def look(body: bytes, kind: Kind, *, session: str | None = None, priority: int = 0) -> Intent:
     """What a request asks; raises Refusal 400 naming the field. One parse: 4 us at 1 KB, 40 us at 32 KB."""
+    if len(body) > _UNCOUNTED_BYTES:
+        _bound_elements(body)
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -51,6 +59,17 @@ def with_members(body: bytes, members: Sequence[bytes], fields: dict[str, Any]) 
     start = body.index(b"{") + 1
     front = b",".join(members) + (b"," if fields else b"")
     return [body[:start] + front, memoryview(body)[start:]]
+
+
+def _bound_elements(body: bytes) -> None:
+    """Every object, array, member and item costs one of these bytes; those in texts count as well. About 0.5 ms per MB."""
+    count, most = 0, _MOST_ELEMENTS + len(body) // _TEXT_BYTES_A_COMMA
+    for start in range(0, len(body), _SLICE_BYTES):
+        piece = body[start : start + _SLICE_BYTES]
+        count += len(piece) - len(piece.translate(None, b"{[,"))
+        if count > most:
+            message = f"the body has too many parts: its length allows {most} of '{{', '[' and ',' together"
+            raise Refusal(400, message, code="too_many_elements")
 
 
 def _typed(fields: dict[str, Any], name: str, wanted: type, words: str) -> Any:

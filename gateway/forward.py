@@ -323,7 +323,7 @@ class Exchange:
             self._refuse(internal(), Outcome.REFUSED)
             return
         self._end(Outcome.CUT, _CUT_STATUS)
-        self._client.abort()
+        self._client.reset()
 
     def _finish(self) -> None:
         relay = self._relay
@@ -356,8 +356,8 @@ class Exchange:
         tail = relay.error_tail(stream_cut(reason))
         if tail:
             self._client.write(tail)
-        elif relay.ends_by_close:  # the end of the connection would be the end of the answer: only a reset tells
-            self._client.abort()
+        elif relay.ends_by_close and not relay.failed:  # an orderly end would be the end of the answer: only a reset tells
+            self._client.reset()
         self._client.close()
 
     def _refuse(self, refusal: Refusal, outcome: Outcome) -> None:

@@ -21,11 +21,12 @@ from gateway.config import Limits, Settings
 from gateway.errors import Refusal
 from gateway.floor import Floor
 from gateway.forward import Exchange
-from gateway.http1.client_side import ClientConnection
+from gateway.http1.client_side import LINGER_S, ClientConnection
 from gateway.http1.intake import BodyBudget
 from gateway.http1.parse import HeadReader, Judged, RequestHead
 from gateway.http1.pool import Pools
 from gateway.prompt import Prompts, PromptTokenizer
+from gateway.refusals import shutting_down
 from gateway.request import Placer, TrafficCounts
 from gateway.routes import Local, Route, route_of
 
@@ -53,7 +54,7 @@ class DataPlane:
         self.limits: Limits = settings.limits
         self.counts = counts
         self.heads = HeadReader(settings.limits, self._judge)
-        self.budget = BodyBudget(settings.limits.body_bytes, settings.limits.bodies_total_bytes)
+        self.budget = BodyBudget(settings.limits.bodies_total_bytes)
         self.draining = False
         self._keys = keys
         self._models = models
@@ -62,8 +63,8 @@ class DataPlane:
         self._slice = 1
         self._pools = Pools(settings.limits.connect_s)
         self._prompts = Prompts(tokenizer, configured=settings.tokenizer is not None)
-        self._idle = asyncio.Event()
-        self._floor = Floor(settings, placer, self._prompts, self._pools, counts, self.internal_error, self._idle.set)
+        self._changed = asyncio.Event()  # no exchange is open any more, or a connection ended
+        self._floor = Floor(settings, placer, self._prompts, self._pools, counts, self.internal_error, self._changed.set)
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
@@ -77,15 +78,25 @@ class DataPlane:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def drain(self, grace_s: float) -> None:
-        """Refuse what is new, let what is open finish for `grace_s`, end the rest with an error (FC-57)."""
+        """Refuse what is new, let what is open finish for `grace_s`, end the rest with an error (FC-57).
+
+        A request whose body is still coming is open: its client has been told to send it.
+        """
         self.draining = True
-        if self._floor.exchanges:
-            self._idle.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(grace_s):
-                    await self._idle.wait()
+        await self._wait_while(lambda: bool(self._floor.exchanges) or any(client.uploading for client in self._clients), grace_s)
         for exchange in list(self._floor.exchanges):
             exchange.stop()
+        late = [client for client in self._clients if client.uploading]
+        for client in late:
+            client.refuse(shutting_down())
+        await self._wait_while(lambda: not self._clients.isdisjoint(late), LINGER_S)
+
+    async def _wait_while(self, busy: Callable[[], bool], limit_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while busy():
+                    self._changed.clear()
+                    await self._changed.wait()
 
     def close(self) -> None:
         """Stop listening; close what is open, after what was written has left."""
@@ -114,7 +125,7 @@ class DataPlane:
         """Connections kept for the next requests."""
         return self._pools.idle()
 
-    # --- what client connections ask for (`client_side.Service`) ---
+    # --- what client connections ask for (`http1.service.Service`) ---
 
     def opened(self, client: ClientConnection) -> None:
         """A client connected."""
@@ -124,6 +135,7 @@ class DataPlane:
     def closed(self, client: ClientConnection) -> None:
         """A client connection ended."""
         self._clients.discard(client)
+        self._changed.set()
         self.counts.open_connections -= 1
 
     def begin(self, client: ClientConnection, judged: Judged, body: bytes) -> None:

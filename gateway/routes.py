@@ -18,23 +18,28 @@ class Local(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path. name: its label in metrics. kind: the API it forwards; None where `local` answers."""
+    """One path. name: its label in metrics. kind: the API it forwards; None where `local` answers.
+
+    body_bytes: the largest body taken, None for that of the settings.
+    """
 
     name: str
     methods: frozenset[bytes]
     kind: Kind | None = None
     local: Local | None = None
     needs_key: bool = True
+    body_bytes: int | None = None
 
 
 _POST = frozenset((b"POST",))
 _GET = frozenset((b"GET", b"HEAD"))
+_QUESTION_BYTES = 4096  # nothing is asked in them; some clients send an empty object
 _ROUTES = {
     "/v1/chat/completions": Route("chat", _POST, kind=Kind.CHAT),
     "/v1/completions": Route("completion", _POST, kind=Kind.COMPLETION),
-    "/v1/models": Route("models", _GET, local=Local.MODELS),
-    "/health": Route("health", _GET, local=Local.ALIVE, needs_key=False),
-    "/livez": Route("health", _GET, local=Local.ALIVE, needs_key=False),
+    "/v1/models": Route("models", _GET, local=Local.MODELS, body_bytes=_QUESTION_BYTES),
+    "/health": Route("health", _GET, local=Local.ALIVE, needs_key=False, body_bytes=_QUESTION_BYTES),
+    "/livez": Route("health", _GET, local=Local.ALIVE, needs_key=False, body_bytes=_QUESTION_BYTES),
 }
 
 

@@ -16,9 +16,12 @@ from gateway.request import Usage
 from gateway.usage import USAGE, usage_in
 
 ERROR = b'"error"'
-_DONE = re.compile(rb"(?:\A|\n)data: ?\[DONE\]")  # a text that a model writes has no bare line ends
-_EVENT_END = re.compile(rb"\n\r?\n|\r\r")
+DONE = b"[DONE]"
+_BOM = b"\xef\xbb\xbf"  # may open a stream; belongs to no field
+# A blank line: two line ends in a row, each of them LF, CR or CRLF.
+_EVENT_END = re.compile(rb"\n(?:\n|\r\n?)|\r\r\n?")
 _ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
+_LINE_ENDS = b"\r\n"
 _HELD_BYTES = 256 * 1024
 
 
@@ -29,12 +32,12 @@ class EventReader:
     too long to be held went to the client, and its end has not come yet.
     """
 
-    __slots__ = ("_drop_usage", "_held", "_last", "failed", "torn", "usage")
+    __slots__ = ("_done", "_drop_usage", "_held", "failed", "torn", "usage")
 
     def __init__(self, *, drop_usage: bool) -> None:
         self._drop_usage = drop_usage
         self._held = b""
-        self._last = b""  # the events passed last, to see at the end whether the terminator was among them
+        self._done = False  # the terminator has come; engines may send comments or counts behind it
         self.usage: Usage | None = None
         self.failed = False
         self.torn = False
@@ -46,8 +49,8 @@ class EventReader:
 
     @property
     def complete(self) -> bool:
-        """The stream ended as a good one does, or the engine has told of its failure itself."""
-        return self.failed or _DONE.search(self._last) is not None
+        """The stream had its terminator, or the engine has told of its failure itself."""
+        return self._done or self.failed
 
     def untouched(self, data: bytes) -> int:
         """How far `data` may go on as it is: to where an event may have to be taken out."""
@@ -63,28 +66,36 @@ class EventReader:
             self.usage = usage_in(events) or self.usage
         if ERROR in events:
             self.failed = self.failed or any(_is_error(event) for event in _split(events))
-        self._last = events
+        if DONE in events:
+            self._done = self._done or any(_is_terminator(event) for event in _split(events))
 
     def feed(self, payload: bytes) -> bytes:
-        """The whole events in what came so far; the rest is held."""
+        """The whole events in what came so far; the rest is held. An event too long for that passes in pieces."""
         data = self._held + payload if self._held else payload
-        end = _last_end(data)
-        events, self._held = data[:end], data[end:]
-        if self.torn and end:
+        end = _last_end(data, len(self._held) - 2)  # what was held has no end in it, but may have the front of one
+        if end:
             self.torn = False
-        if len(self._held) > _HELD_BYTES:
-            events, self._held, self.torn = events + self._held, b"", True
+        elif self.torn or len(data) > _HELD_BYTES:
+            self.torn = True
+            end = len(data.rstrip(_LINE_ENDS))  # they may be the front of the blank line
+        events, self._held = data[:end], data[end:]
         return self._sifted(events) if events else b""
 
     def flush(self) -> bytes:
-        """What is held, at the end of a stream whose last event has no blank line behind it."""
-        events, self._held = self._held, b""
-        return self._sifted(events) if events else b""
+        """What is held when the body ends, where the stream is whole with it; half an event is dropped (FC-45).
+
+        The last event of a whole stream may lack its blank line, and one that ends in a lone CR waited to see whether it is
+        half a CRLF.
+        """
+        rest, self._held = self._held, b""
+        whole = rest.endswith(b"\n\r")
+        out = self._sifted(rest) if rest else b""
+        return out if whole or self.complete else b""
 
     def _sifted(self, events: bytes) -> bytes:
         self.passed(events)
         if self._drop_usage and USAGE in events:
-            return b"".join(event for event in _split(events) if not _is_usage_only(event))
+            return b"".join(_blank_front(event) if _is_usage_only(event) else event for event in _split(events))
         return events
 
 
@@ -93,14 +104,16 @@ def error_event(refusal: Refusal) -> bytes:
     return b"data: " + refusal.body() + b"\n\n"
 
 
-def _last_end(data: bytes) -> int:
-    """Where the last whole event in `data` ends; 0 where there is none."""
+def _last_end(data: bytes, start: int) -> int:
+    """Where the last whole event in `data` ends; 0 where there is none. start: no blank line ends before it."""
+    start = max(0, start)
     end = 0
     for mark in _ENDS:
-        at = data.rfind(mark)
+        at = data.rfind(mark, start)
         if at >= 0:
             end = max(end, at + len(mark))
-    return end
+    at = data.rfind(b"\n\r", start, len(data) - 1)  # as the last bytes they may be the front of a CRLF
+    return max(end, at + 2) if at >= 0 else end
 
 
 def _split(events: bytes) -> list[bytes]:
@@ -114,20 +127,35 @@ def _split(events: bytes) -> list[bytes]:
     return pieces
 
 
+def _blank_front(event: bytes) -> bytes:
+    """Line ends before the event: they belong to the blank line of the one before it."""
+    return event[: len(event) - len(event.lstrip(_LINE_ENDS))]
+
+
+def _data_of(event: bytes) -> bytes:
+    lines = (line.removeprefix(_BOM) for line in event.splitlines())
+    return b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
+
+
 def _fields_of(event: bytes) -> dict[str, Any] | None:
     """The JSON object in an event's data lines."""
-    data = b"\n".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
     try:
-        fields = orjson.loads(data)
+        fields = orjson.loads(_data_of(event))
     except orjson.JSONDecodeError:
         return None
     return fields if isinstance(fields, dict) else None
 
 
+def _is_terminator(event: bytes) -> bool:
+    return DONE in event and _data_of(event).strip() == DONE
+
+
 def _is_usage_only(event: bytes) -> bool:
-    """The event that only answers the gateway's own question: counts, and no choices."""
+    """The event that only answers the gateway's own question: counts, and neither choices nor an error."""
     fields = _fields_of(event) if USAGE in event else None
-    return fields is not None and fields.get("choices") == [] and isinstance(fields.get("usage"), dict)
+    if fields is None or fields.get("error"):
+        return False
+    return fields.get("choices") in (None, []) and isinstance(fields.get("usage"), dict)
 
 
 def _is_error(event: bytes) -> bool:

@@ -40,8 +40,9 @@ class Relay:
         self._head = head
         self._decoder = ChunkDecoder() if head.body is Body.CHUNKED else None
         self._left = length
-        self._events = EventReader(drop_usage=drop_usage) if head.plain_events else None
-        self._scanner = UsageScanner() if head.plain and not head.plain_events else None
+        # An engine's refusal passes as it is, also where it looks like a stream: it needs no terminator.
+        self._events = EventReader(drop_usage=drop_usage) if head.plain_events and head.status < 300 else None
+        self._scanner = UsageScanner() if head.plain and self._events is None else None
         # A stream of events may lose one or gain one: its length is not known, whatever the engine said.
         keeps_length = head.body is Body.NONE or (head.body is Body.LENGTH and self._events is None)
         self._chunked_out = not keeps_length and not http10
@@ -56,7 +57,7 @@ class Relay:
     @property
     def complete(self) -> bool:
         """The body ended and says itself that it is whole; a stream of events has to end in its terminator (FC-45)."""
-        return self.finished and (self._events is None or self._head.status >= 300 or self._events.complete)
+        return self.finished and (self._events is None or self._events.complete)
 
     @property
     def failed(self) -> bool:

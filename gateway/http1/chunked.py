@@ -64,11 +64,12 @@ def leading_events(data: bytes, limit: int) -> tuple[int, int]:
 class ChunkDecoder:
     """Takes a chunked body in any cuts and gives its payload.
 
-    announced: payload bytes of all chunks begun so far, so that a limit acts before the bytes come. rest: what came behind
-    the end, once `finished`.
+    announced: payload bytes of all chunks begun so far, so that a limit acts before the bytes come. framing: bytes of all
+    lines so far. more: what was fed is not used up, `feed` has to be called again. rest: what came behind the end, once
+    `finished`.
     """
 
-    __slots__ = ("_expecting", "_held", "_left", "_trailer_left", "announced", "finished", "rest")
+    __slots__ = ("_expecting", "_held", "_left", "_trailer_left", "announced", "finished", "framing", "more", "rest")
 
     def __init__(self) -> None:
         self._expecting = _SIZE_LINE
@@ -76,6 +77,8 @@ class ChunkDecoder:
         self._held = b""
         self._trailer_left = _TRAILER_BYTES
         self.announced = 0
+        self.framing = 0
+        self.more = False
         self.finished = False
         self.rest = b""
 
@@ -84,13 +87,18 @@ class ChunkDecoder:
         """No chunk is open and no part of a line is held: the next byte begins a chunk."""
         return self._expecting == _SIZE_LINE and not self._left and not self._held
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The payload in `data`, in pieces; raises FramingError."""
+    def feed(self, data: bytes, most_pieces: int | None = None) -> list[bytes]:
+        """The payload in `data`, in pieces; raises FramingError. A chunk costs 1 us, which `most_pieces` of them bound."""
         if self._held:
             data, self._held = self._held + data, b""
         pieces: list[bytes] = []
         position = 0
+        self.more = False
         while position < len(data) and not self.finished:
+            if len(pieces) == most_pieces:
+                self.more = True
+                self._held = data[position:]
+                return pieces
             if self._left:
                 piece = data[position : position + self._left]
                 pieces.append(piece)
@@ -104,6 +112,7 @@ class ChunkDecoder:
                 self._held = data[position:]
                 return pieces
             self._line(data[position:line_end])
+            self.framing += line_end + 2 - position
             position = line_end + 2
         self.rest = data[position:]
         return pieces

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _HEAD_BYTES = 64 * 1024
+_INTERIM_HEADS = 16
+_LONG_READ_BYTES = 128 * 1024
 
 
 class AnswerTaker(Protocol):
@@ -44,14 +46,28 @@ class AnswerTaker(Protocol):
 class EngineConnection(asyncio.Protocol):
     """One connection to a replica; idle while `taker` is None."""
 
-    __slots__ = ("_answers", "_head", "_in_body", "_paused", "_pool", "_transport", "answered", "idle_since", "taker")
+    __slots__ = (
+        "_answers",
+        "_head",
+        "_in_body",
+        "_interim",
+        "_paused",
+        "_pool",
+        "_resting",
+        "_transport",
+        "answered",
+        "idle_since",
+        "taker",
+    )
 
     def __init__(self, pool: Pool, answers: AnswerReader) -> None:
         self._pool = pool
         self._answers = answers
         self._head = b""
         self._in_body = False
+        self._interim = 0  # 1xx heads of the current answer
         self._paused = False
+        self._resting = False
         self.answered = False  # a byte of the current answer has come
         self.idle_since = 0.0
         self.taker: AnswerTaker | None = None
@@ -74,6 +90,7 @@ class EngineConnection(asyncio.Protocol):
         self.taker = taker
         self.answered = False
         self._in_body = False
+        self._interim = 0
         # One system call for all pieces, and no copy: two writes cost 6 us more, joining 400 KB more still.
         self._transport.writelines((head, *body))
 
@@ -95,13 +112,15 @@ class EngineConnection(asyncio.Protocol):
         """Stop reading until `resume`."""
         if not self._paused and not self.closing:
             self._paused = True
-            self._transport.pause_reading()
+            if not self._resting:
+                self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
         if self._paused and not self.closing:
             self._paused = False
-            self._transport.resume_reading()
+            if not self._resting:
+                self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         taker = self.taker
@@ -118,6 +137,20 @@ class EngineConnection(asyncio.Protocol):
             taker.answer_broken(error)
         except Exception as error:
             taker.failed_inside(error)
+        if len(data) >= _LONG_READ_BYTES:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Let the loop turn: after full reads it goes on reading, up to 8 MB, which as tiny chunks are seconds of work."""
+        if not self._paused and not self.closing:
+            self._resting = True
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        if not self._paused and not self.closing:
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         self._closed(clean=True)
@@ -153,6 +186,9 @@ class EngineConnection(asyncio.Protocol):
             if head.status == 101:
                 raise FramingError("the engine changed protocols")
             if head.status >= 200:
-                break  # 1xx says nothing a client of ours has asked for
+                break
+            self._interim += 1  # 1xx says nothing a client of ours has asked for
+            if self._interim > _INTERIM_HEADS:
+                raise FramingError("the engine sends interim answers without end")
         self._in_body = True
         taker.answer_head(head, length, data)

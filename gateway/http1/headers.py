@@ -26,6 +26,8 @@ HOP_BY_HOP = frozenset(
 # The gateway writes these itself, for what it really sends.
 FRAMING = frozenset((b"host", b"content-length", b"expect"))
 CREDENTIALS = frozenset((b"authorization", b"x-api-key", b"api-key"))
+_OWN_PREFIX = b"x-trunkline-"
+_ENGINES_OWN = frozenset((b"x-trunkline-cached-tokens",))  # said by our replicas about the answer itself
 
 
 def connection_options(fields: Iterable[Field]) -> frozenset[bytes]:
@@ -41,6 +43,11 @@ def connection_options(fields: Iterable[Field]) -> frozenset[bytes]:
 def lines(fields: Iterable[Field], without: Collection[bytes]) -> bytes:
     """The fields as they go on the wire, less those whose lower-case name is in `without`."""
     return b"".join(b"%s: %s\r\n" % field for field in fields if field[0].lower() not in without)
+
+
+def without_own(fields: Iterable[Field]) -> list[Field]:
+    """An engine's fields less those the gateway alone may say: in front of ours they would be believed first."""
+    return [field for field in fields if not field[0].lower().startswith(_OWN_PREFIX) or field[0].lower() in _ENGINES_OWN]
 
 
 def lines_of(fields: Iterable[Field], names: Collection[bytes]) -> bytes:

@@ -6,42 +6,62 @@ from gateway.errors import Refusal
 from gateway.http1.chunked import ChunkDecoder
 from gateway.refusals import overloaded
 
+_SMALL_BYTES = 16 * 1024
+_PIECES_A_TURN = 512
+# Line ends and sizes of chunks: a start for short bodies in any chunks, and an eighth, which is chunks of 40 bytes.
+_FRAMING_BYTES = 64 * 1024
+_FRAMING_SHARE = 8
+_WAITING_SHARE = 8
+
 
 class BodyBudget:
-    """Bounds one body, and the sum of all that are held at once."""
+    """Bounds the sum of all bytes that are held at once: bodies, and what waits behind open requests.
 
-    def __init__(self, each_bytes: int, total_bytes: int) -> None:
-        self._each = each_bytes
+    Only bytes that came count: announcing costs a client nothing, and must take nothing from others.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
         self._total = total_bytes
         self.held = 0
+        self.waiting = 0
+
+    def fits(self, before: int, size: int) -> None:
+        """Raises Refusal 503 where a body can not grow from `before` to `size` bytes beside the others; takes nothing."""
+        if self.held > before and self.held + size - before > self._total:
+            raise overloaded("too many request bytes are held now")
 
     def take(self, before: int, size: int) -> None:
-        """A body known to have `before` bytes turns out to have `size`; raises Refusal 413 or 503."""
-        if size > self._each:
-            message = f"the request body is too large: {size} bytes or more, the limit is {self._each}"
-            raise Refusal(413, message, code="body_too_large", close=True)
-        if self.held and self.held + size - before > self._total:
-            raise overloaded("too many request bytes are held now")
+        """A body has grown from `before` to `size` bytes; raises Refusal 503."""
+        self.fits(before, size)
         self.held += size - before
+
+    def wait(self, before: int, size: int) -> bool:
+        """What waits behind a request changes from `before` to `size` bytes; False where all such bytes get too many."""
+        self.waiting += size - before
+        return size <= before or self.waiting * _WAITING_SHARE <= self._total
 
 
 class BodyIntake:
-    """One body on its way in. Announced bytes count against the budget before they come, until `release`.
+    """One body on its way in, held until `release`.
 
-    length: the announced one, None for a chunked body. received: bytes so far, framing included: the sign of progress.
+    length: the announced one, None for a chunked body. most: the largest body taken. received: bytes so far, framing
+    included. more: bytes that came are not used up; `feed` has to be called again, with b"" too.
     """
 
-    __slots__ = ("_budget", "_decoder", "_length", "_pieces", "_reserved", "received", "rest")
+    __slots__ = ("_budget", "_charged", "_decoder", "_length", "_most", "_pieces", "more", "received", "rest")
 
-    def __init__(self, length: int | None, budget: BodyBudget) -> None:
+    def __init__(self, length: int | None, most: int, budget: BodyBudget) -> None:
         self._budget = budget
         self._length = length or 0
+        self._most = most
         self._decoder = ChunkDecoder() if length is None else None
-        self._pieces: list[bytes] = []
-        self._reserved = 0
+        self._pieces: list[bytes | bytearray] = []
+        self._charged = 0
+        self.more = False
         self.received = 0
         self.rest = b""
-        self._reserve(self._length)
+        self._bound(self._length)
+        budget.fits(0, self._length)
 
     def feed(self, data: bytes) -> bytes | None:
         """The whole body once it is there; `rest` is then what came behind it. Raises Refusal, FramingError."""
@@ -49,34 +69,55 @@ class BodyIntake:
         if self._decoder is not None:
             return self._chunked(self._decoder, data)
         if self.received < self._length:
-            self._pieces.append(data)
+            self._charge(self.received)
+            self._keep(data)
             return None
+        self._charge(self._length)
         extra = self.received - self._length
         if extra:
             data, self.rest = data[: len(data) - extra], data[len(data) - extra :]
-        if not self._pieces:
-            return data
-        # One join of the pieces; reading into a buffer of the right size is slower (cold memory, page faults).
-        body = b"".join((*self._pieces, data))
-        self._pieces = []
-        return body
+        return self._whole(data)
 
     def release(self) -> None:
         """The body is not held any more."""
-        self._budget.held -= self._reserved
-        self._reserved = 0
+        self._budget.held -= self._charged
+        self._charged = 0
         self._pieces = []
 
     def _chunked(self, decoder: ChunkDecoder, data: bytes) -> bytes | None:
-        self._pieces += decoder.feed(data)
-        self._reserve(decoder.announced)
-        if not decoder.finished:
-            return None
-        self.rest = decoder.rest
-        body = b"".join(self._pieces)
+        payload = b"".join(decoder.feed(data, _PIECES_A_TURN))
+        self._bound(decoder.announced)
+        if decoder.framing > _FRAMING_BYTES + decoder.announced // _FRAMING_SHARE:
+            raise Refusal(400, "the chunks of the request body are too small", code="chunks_too_small", close=True)
+        self.more = decoder.more
+        if decoder.finished:
+            self.rest = decoder.rest
+            self._charge(decoder.announced)
+            return self._whole(payload)
+        self._charge(self.received)
+        self._keep(payload)
+        return None
+
+    def _keep(self, data: bytes) -> None:
+        """Small pieces are put together: each costs some 40 bytes more than its own."""
+        if len(data) >= _SMALL_BYTES:
+            self._pieces.append(data)
+        elif self._pieces and isinstance(self._pieces[-1], bytearray):
+            self._pieces[-1] += data
+        else:
+            self._pieces.append(bytearray(data))
+
+    def _whole(self, last: bytes) -> bytes:
+        # One join of the pieces; reading into a buffer of the right size is slower (cold memory, page faults).
+        body = b"".join((*self._pieces, last)) if self._pieces else last
         self._pieces = []
         return body
 
-    def _reserve(self, size: int) -> None:
-        self._budget.take(self._reserved, size)
-        self._reserved = size
+    def _bound(self, size: int) -> None:
+        if size > self._most:
+            message = f"the request body is too large: {size} bytes or more, the limit is {self._most}"
+            raise Refusal(413, message, code="body_too_large", close=True)
+
+    def _charge(self, size: int) -> None:
+        self._budget.take(self._charged, size)
+        self._charged = size

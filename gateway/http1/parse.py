@@ -68,27 +68,27 @@ class Judged:
 class HeadReader:
     """Turns the bytes of a head into a judgement, once per distinct head.
 
-    The memo is keyed by the head without its content-length line, which is what differs between two requests of one client.
-    Hit: about 2 us for a head of 12 fields; miss: 25 us. It holds accepted heads only, so a head with two lengths can never
-    hide behind one that was seen with a single one.
+    The memo is keyed by what stands before and behind the digits of the content-length, which are what differs between two
+    requests of one client; heads written otherwise are read each time. Hit: about 2 us for a head of 12 fields; miss: 25 us. It
+    holds accepted heads only, so a head with two lengths can never hide behind one that was seen with a single one.
     """
 
     def __init__(self, limits: Limits, judge: Callable[[RequestHead], Route]) -> None:
         self._limits = limits
         self._judge = judge
-        self._memo: dict[bytes, Judged] = {}
+        self._memo: dict[tuple[bytes, bytes], Judged] = {}
 
     def read(self, raw: bytes) -> tuple[Judged, int]:
         """(judgement, content length; 0 where chunked or absent) of a head without its blank line; raises Refusal."""
         match = _LENGTH.search(raw)
         if match is None:
             return self._read(raw)
-        key = raw[: match.start()] + raw[match.end() :]
+        key = raw[: match.start(1)], raw[match.end(1) :]
         judged = self._memo.get(key)
         if judged is not None:
             return judged, int(match[1])
         judged, length = self._read(raw)
-        if len(key) <= _MEMO_HEAD_BYTES:
+        if len(raw) <= _MEMO_HEAD_BYTES:
             if len(self._memo) >= _MEMO_HEADS:
                 self._memo.clear()
             self._memo[key] = judged
@@ -100,7 +100,11 @@ class HeadReader:
 
     def _read(self, raw: bytes) -> tuple[Judged, int]:
         head, length = parse_head(raw, self._limits.head_fields)
-        return Judged(head, self._judge(head)), length
+        try:
+            return Judged(head, self._judge(head)), length
+        except Refusal as refusal:  # the framing is fine: the connection goes on where nothing belongs to the refused head
+            refusal.close = refusal.close or head.chunked or length > 0 or not head.keep_alive
+            raise
 
 
 def parse_head(raw: bytes, max_fields: int) -> tuple[RequestHead, int]:

@@ -53,6 +53,19 @@ def test_the_shape_of_a_prompt_is_the_engines_business(prompt: object) -> None:
     assert look(json.dumps({"prompt": prompt}).encode(), Kind.COMPLETION).fields == {"prompt": prompt}
 
 
+@pytest.mark.parametrize("part", [b"{},", b"[],", b"1,", b'{"a":1},', b'"",'])
+def test_a_body_of_too_many_parts_is_refused_before_it_is_parsed(part: bytes) -> None:
+    with pytest.raises(Refusal) as caught:
+        look(b'{"z":[' + part * 1_300_000 + b"1]}", Kind.CHAT)
+    assert (caught.value.status, caught.value.code) == (400, "too_many_elements")
+
+
+@pytest.mark.parametrize("text", [b"hello, this is a line of prose, ", b"iVBORw0KGgoAAAANSUhEUgAA"])
+def test_long_texts_and_long_prompts_of_ids_pass(text: bytes) -> None:
+    assert look(b'{"user":"' + text * 200_000 + b'"}', Kind.CHAT).fields
+    assert look(b'{"prompt":[' + b"12345," * 900_000 + b"1]}", Kind.COMPLETION).fields
+
+
 def test_what_routing_needs_is_read() -> None:
     body = {"model": "m", "messages": MESSAGES, "stream": True, "stream_options": {"include_usage": True}}
     intent = look(json.dumps(body).encode(), Kind.CHAT, session="s", priority=2)

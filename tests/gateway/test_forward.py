@@ -11,11 +11,11 @@ from typing import cast
 import pytest
 
 from gateway.errors import NoReplica, Refusal
-from gateway.request import Outcome, Usage
+from gateway.request import Intent, Outcome, Prompt, Usage
 from tests.fakes.client import CHAT, RawClient, post
 from tests.fakes.dataplane import FakeTokenizer, running, settings
 from tests.fakes.engine import DONE, END, STREAM_HEAD, Call, FakeEngine, always, answer, chunk, event, stream, usage_event
-from tests.fakes.placer import FakePlacer, replica_at
+from tests.fakes.placer import FakePlacer, FakeTicket, replica_at
 
 OK = answer(b'{"ok":true,"usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}}')
 STREAM = {**CHAT, "stream": True}
@@ -65,6 +65,21 @@ async def test_our_fields_can_be_switched_off() -> None:
     ):
         await client.send(post(CHAT))
         assert not [name for name, _ in (await client.answer()).fields if name.startswith(b"x-trunkline")]
+
+
+async def test_an_engine_can_not_speak_for_us() -> None:
+    """Its own x-trunkline-* would stand in front of ours; what our replicas say of their cache passes."""
+    raw = OK.replace(b"\r\n", b"\r\nX-Trunkline-Replica: evil\r\nx-trunkline-other: 1\r\nX-Trunkline-Cached-Tokens: 3\r\n", 1)
+    async with (
+        FakeEngine(always(raw)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as client,
+    ):
+        await client.send(post(CHAT))
+        reply = await client.answer()
+        assert reply.values(b"x-trunkline-replica") == [b"r1"]
+        assert reply.values(b"x-trunkline-other") == []
+        assert reply.values(b"x-trunkline-cached-tokens") == [b"3"]
 
 
 async def test_fields_pass_both_ways_separate_and_in_order() -> None:
@@ -432,13 +447,9 @@ async def test_a_stream_that_breaks_ends_in_one_error_event(how: str, torn: byte
             await client.send(post(STREAM))
             reply = await client.answer()
             assert not reply.complete
-            if how == "end without terminator" and torn and not torn.startswith(b"40"):
-                # The engine ended its body properly: what it left half said is passed on as it is, then the error.
-                assert reply.body.count(b'"error"') == 1
-            else:
-                assert reply.events[:5] == [event(str(number)).strip() for number in range(5)]
-                assert len(reply.events) == 6
-                assert json.loads(reply.events[5].removeprefix(b"data: "))["error"]["code"] == "stream_cut"
+            assert reply.events[:5] == [event(str(number)).strip() for number in range(5)]
+            assert len(reply.events) == 6
+            assert json.loads(reply.events[5].removeprefix(b"data: "))["error"]["code"] == "stream_cut"
             assert b"[DONE]" not in reply.body
             assert other.calls == []
             assert placer.outcomes == [Outcome.CUT]
@@ -456,6 +467,53 @@ async def test_an_answer_that_breaks_is_cut_where_it_is() -> None:
         await client.send(post(CHAT))
         reply = await client.answer()
         assert (reply.complete, reply.body) == (False, b'{"half"')
+        assert it.placer.outcomes == [Outcome.CUT]
+
+
+@pytest.mark.parametrize(
+    ("head", "half"),
+    [
+        (b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n", chunk(b'{"half"')),
+        (b"Content-Type: application/json\r\n\r\n", b'{"half"'),
+        (b"Content-Type: text/event-stream\r\n\r\n", b"data: " + b"x" * 300_000),  # too long for an error event
+    ],
+    ids=["chunked", "close-delimited", "long event"],
+)
+async def test_a_cut_answer_is_no_whole_one_for_a_client_that_reads_to_the_end(head: bytes, half: bytes) -> None:
+    """FC-45: where only the end of the connection ends an answer, a cut one ends in a reset."""
+    go_on = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.send(b"HTTP/1.1 200 OK\r\n" + head, half)
+        await go_on.wait()
+        call.reset()
+
+    async with FakeEngine(script) as engine, running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
+        await client.send(post(STREAM).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        await client.reader.readuntil(b"\r\n\r\n")
+        wanted = len(half) if b"chunked" not in head else len(b'{"half"')
+        got = 0
+        while got < wanted:
+            got += len(await client.reader.read(65536))
+        go_on.set()
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(client.reader.read(1), 2)
+        await it.quiet()
+        assert it.placer.outcomes == [Outcome.CUT]
+
+
+async def test_an_error_event_reaches_a_client_that_reads_to_the_end() -> None:
+    """FC-45: the engine has told of its failure; a reset could throw that away."""
+    error = b'data: {"error":{"message":"out of memory"}}\n\n'
+
+    async def script(call: Call) -> None:
+        await call.send(STREAM_HEAD, chunk(error))
+        call.close()
+
+    async with FakeEngine(script) as engine, running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
+        await client.send(post(STREAM).replace(b"HTTP/1.1", b"HTTP/1.0", 1))
+        reply = await client.answer()
+        assert (reply.body, reply.complete) == (error, True)
         assert it.placer.outcomes == [Outcome.CUT]
 
 
@@ -625,22 +683,26 @@ async def test_a_slow_client_gets_all_of_it_and_the_connection_stays_usable() ->
 
 
 async def test_a_pause_that_came_before_there_was_an_engine_is_applied_to_it() -> None:
-    """FC-51: a client may still be busy with its last answer when its next request starts."""
+    """FC-51: the client's side may fill up while its request is still being placed."""
+
+    class Pausing(FakePlacer):
+        def place(self, intent: Intent, prompt: Prompt, request_id: str) -> FakeTicket:
+            (connection,) = it.plane._clients
+            connection.pause_writing()
+            return super().place(intent, prompt, request_id)
+
     async with (
         FakeEngine(always(OK)) as engine,
-        running(FakePlacer([replica_at(engine.port)])) as it,
+        running(Pausing([replica_at(engine.port)])) as it,
         RawClient(it.port) as client,
     ):
         await client.send(post(CHAT))
-        await client.answer()
-        (connection,) = it.plane._clients
-        connection.pause_writing()
-        await client.send(post(CHAT))
         async with asyncio.timeout(1):
-            while len(engine.calls) < 2:
+            while not engine.calls:
                 await asyncio.sleep(0.005)
         await asyncio.sleep(0.02)
         assert it.plane.open_exchanges == 1
+        (connection,) = it.plane._clients
         connection.resume_writing()
         assert (await client.answer()).status == 200
 

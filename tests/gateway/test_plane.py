@@ -235,6 +235,32 @@ async def test_draining_lets_short_streams_finish_and_ends_long_ones() -> None:
         assert len(engine.calls) == 2
 
 
+async def test_draining_waits_for_bodies_that_are_coming_and_refuses_the_rest() -> None:
+    """FC-57: an upload at the time of the signal is served when it ends in time, else answered 503."""
+    raw = post(CHAT)
+    async with (
+        FakeEngine(always(OK)) as engine,
+        running(FakePlacer([replica_at(engine.port)])) as it,
+        RawClient(it.port) as quick,
+        RawClient(it.port) as stuck,
+    ):
+        for client in (quick, stuck):
+            await client.send(raw[:-5])
+        async with asyncio.timeout(1):
+            while sum(client.uploading for client in it.plane._clients) < 2:
+                await asyncio.sleep(0.005)
+        draining = asyncio.ensure_future(it.plane.drain(0.3))
+        await asyncio.sleep(0.02)
+        await quick.send(raw[-5:])
+        assert (await quick.answer()).status == 200
+        reply = await stuck.answer()
+        assert (reply.status, reply.values(b"connection")) == (503, [b"close"])
+        assert not draining.done()  # the process stays until the answer was taken
+        stuck.reset()
+        async with asyncio.timeout(1):
+            await draining
+
+
 async def test_draining_an_idle_gateway_takes_no_time() -> None:
     async with running(FakePlacer([])) as it:
         async with asyncio.timeout(0.2):

@@ -142,6 +142,59 @@ def test_a_stream_without_its_terminator_gets_no_end(line: bytes) -> None:
     assert not ended
 
 
+def framed(text: bytes, step: int, framing: str) -> tuple[list[bytes], bytes]:
+    """(header lines, body) of a stream in pieces of `step` bytes, where chunks show pieces."""
+    if framing == "chunked":
+        return [b"Transfer-Encoding: chunked"], b"".join(chunk(text[i : i + step]) for i in range(0, len(text), step)) + END
+    return ([b"Content-Length: %d" % len(text)] if framing == "length" else []), text
+
+
+@pytest.mark.parametrize("framing", ["chunked", "length", "close"])
+@pytest.mark.parametrize("half", [b'data: {"id":', b'data: {"id":1}\n', b": ", b"data: [DONE"])
+def test_half_an_event_before_the_end_is_not_glued_to_the_error_event(framing: str, half: bytes) -> None:
+    """FC-45: only whole events, then the error event, for every cut of the reads."""
+    lines, raw = framed(event("a") + half, 50, framing)
+    for pieces in cuts(raw):
+        relay = relay_for(*lines)
+        out = b"".join(relay.feed(piece) for piece in pieces) + relay.end_of_input()
+        assert (relay.finished, relay.complete) == (True, False)
+        tail = relay.error_tail(Refusal(502, "gone"))
+        payload, ended = unchunked(out + tail)
+        assert (payload, ended) == (event("a") + unchunked(tail)[0], False)
+        assert unchunked(tail)[0].startswith(b'data: {"error":')
+
+
+@pytest.mark.parametrize("framing", ["chunked", "length", "close"])
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("behind", [b"", b"\n", b": ping\n\n", b": ping", b"event: x\ndata: {}\n\n"])
+def test_a_stream_is_whole_whatever_follows_its_terminator(framing: str, line_end: bytes, behind: bytes) -> None:
+    """FC-41, FC-45: for a cut at every byte."""
+    text = (event("é") + DONE + behind).replace(b"\n", line_end)
+    lines, raw = framed(text, 20, framing)
+    for pieces in cuts(raw):
+        relay = relay_for(*lines)
+        out = b"".join(relay.feed(piece) for piece in pieces) + relay.end_of_input()
+        assert unchunked(out) == (text, True)
+        assert relay.complete
+
+
+def test_a_whole_chunk_behind_the_terminator_goes_on() -> None:
+    """FC-45: the terminator does not have to be in the last read."""
+    relay = relay_for(b"Transfer-Encoding: chunked", drop_usage=True)
+    out = b"".join(map(relay.feed, (chunk(event("a")), chunk(DONE), chunk(b": ping\n\n"), chunk(EVENTS[3]), END)))
+    assert unchunked(out) == (event("a") + DONE + b": ping\n\n", True)
+    assert relay.usage == Usage(7, 3, 4)
+
+
+def test_an_engines_refusal_in_the_shape_of_a_stream_passes_as_it_is() -> None:
+    """FC-44: it needs no terminator, and keeps its length."""
+    head, length = parse_answer(b"HTTP/1.1 500 Oops\r\nContent-Type: text/event-stream\r\nContent-Length: 9\r\n")
+    relay = Relay(head, length, http10=False, drop_usage=True)
+    assert relay.framing == b"content-length: 9\r\n"
+    assert relay.feed(b"data: bro") == b"data: bro"
+    assert relay.complete
+
+
 def test_a_cut_in_the_middle_of_a_chunk_leaves_room_for_the_error_event() -> None:
     """FC-45: what was begun and not ended never reached the client."""
     relay = relay_for(b"Transfer-Encoding: chunked")

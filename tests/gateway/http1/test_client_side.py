@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 
+from gateway.http1.client_side import ClientConnection
+from gateway.request import Outcome
 from tests.fakes.client import CHAT, RawClient, get, post
 from tests.fakes.dataplane import Running, running, settings
 from tests.fakes.engine import DONE, END, STREAM_HEAD, Call, FakeEngine, always, answer, chunk, event, stream
@@ -76,8 +80,7 @@ async def test_a_request_behind_a_running_stream_waits(engine: FakeEngine, gatew
 
     engine.script = script
     async with RawClient(gateway.port) as client:
-        # More than is kept for later: the connection has to stop reading, and start again.
-        later = post({**CHAT, "user": "x" * 300_000})
+        later = post({**CHAT, "user": "x" * 200_000})
         sending = asyncio.ensure_future(client.send(post({**CHAT, "stream": True}) + post(CHAT) + later))
         assert await client.reader.readuntil(b"\n\n") != b""
         await asyncio.sleep(0.02)
@@ -96,15 +99,118 @@ async def test_what_is_kept_of_later_requests_is_bounded(engine: FakeEngine, gat
 
     engine.script = script
     async with RawClient(gateway.port) as client:
-        sending = asyncio.ensure_future(client.send(post(CHAT) + b"x" * 30_000_000))
-        async with asyncio.timeout(2):
-            while not engine.calls:
+        with pytest.raises(ConnectionError):
+            await client.send(post(CHAT) + b"x" * 30_000_000)
+    await gateway.quiet()
+    assert gateway.placer.outcomes == [Outcome.CLIENT_LEFT]
+    assert gateway.plane.budget.waiting == 0
+
+
+async def test_a_client_that_leaves_behind_pipelined_requests_is_noticed(engine: FakeEngine, gateway: Running) -> None:
+    """FC-49, FC-50: reading never pauses behind an open exchange, so the engine is told within a second."""
+    left: list[bool] = []
+
+    async def script(call: Call) -> None:
+        left.append(await call.left(5))
+
+    engine.script = script
+    for number, size in enumerate((100_000, 700_000), start=1):
+        async with RawClient(gateway.port) as client:
+            client.writer.write(post(CHAT) + post({**CHAT, "user": "x" * size}))
+            await _until(partial(_placed, gateway, number))
+        await gateway.quiet(1.0)
+    await _until(lambda: len(left) == len(engine.calls))
+    assert all(left)
+    assert set(gateway.placer.outcomes) == {Outcome.CLIENT_LEFT}
+
+
+async def test_what_waits_on_all_connections_is_bounded(engine: FakeEngine) -> None:
+    async def script(call: Call) -> None:
+        await call.left(5)
+
+    engine.script = script
+    limits = {"bodies_total_bytes": 1_200_000}
+    async with running(FakePlacer([replica_at(engine.port)]), given=settings(limits=limits)) as it, AsyncExitStack() as stack:
+        for _ in range(4):
+            client = await stack.enter_async_context(RawClient(it.port))
+            await client.send(post(CHAT), b"x" * 60_000)
+        async with asyncio.timeout(1):
+            while it.counts.open_connections > 2:
                 await asyncio.sleep(0.005)
-        await asyncio.sleep(0.1)
-        (connection,) = gateway.plane._clients
-        assert 0 < len(connection._input) < 1_000_000
-        assert not sending.done()
-        sending.cancel()
+        assert it.plane.budget.waiting <= 150_000
+
+
+async def test_a_client_that_does_not_read_its_answers_gets_no_more_of_them(gateway: Running) -> None:
+    """What is written and not taken is bounded by the write buffer, however many requests are pipelined."""
+    async with RawClient(gateway.port, receive_buffer=4096) as client:
+        client.writer.write(get(b"/livez") * 500_000)
+        (connection,) = await _clients(gateway, 1)
+        await _until(lambda: connection.write_paused)
+        seen = gateway.counts.requests[("health", 2)]
+        await asyncio.sleep(0.05)
+        assert gateway.counts.requests[("health", 2)] == seen
+        assert connection._transport.get_write_buffer_size() < 100_000
+        assert len(connection._input) < 600_000
+        client.reset()
+    await gateway.quiet()
+
+
+async def test_all_pipelined_requests_are_answered_when_the_client_reads_late(gateway: Running) -> None:
+    count = 20_000
+    async with RawClient(gateway.port, receive_buffer=4096) as client:
+        client.writer.write(get(b"/livez") * (count - 1) + get(b"/livez", fields=b"Connection: close\r\n"))
+        (connection,) = await _clients(gateway, 1)
+        await _until(lambda: connection.write_paused)
+        async with asyncio.timeout(20):
+            data = await client.reader.read(-1)
+        assert data.count(b'{"status":"ok"}') == count
+
+
+async def test_answers_that_are_added_are_no_sign_of_a_client_that_reads(engine: FakeEngine) -> None:
+    """The write limit runs on while the gateway adds to what a client does not take."""
+    limits = {"write_stall_s": 0.3}
+    async with (
+        running(FakePlacer([replica_at(engine.port)]), given=settings(limits=limits)) as it,
+        RawClient(it.port, receive_buffer=4096) as client,
+    ):
+        client.writer.write(get(b"/livez") * 200_000)
+        (connection,) = await _clients(it, 1)
+        await _until(lambda: connection.write_paused)
+        for _ in range(40):
+            connection.write(b"x")
+            await asyncio.sleep(0.02)
+        assert it.counts.open_connections == 0
+
+
+async def test_one_turn_of_the_loop_takes_up_one_pipelined_request(gateway: Running) -> None:
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if turns < 10_000:
+            asyncio.get_running_loop().call_soon(turn)
+
+    async with RawClient(gateway.port) as client:
+        client.writer.write(get(b"/livez") * 500)
+        turn()
+        await _until(lambda: gateway.counts.requests.get(("health", 2)) == 500)
+        assert turns > 450
+
+
+def _placed(gateway: Running, count: int) -> bool:
+    return len(gateway.placer.tickets) == count
+
+
+async def _clients(gateway: Running, count: int) -> list[ClientConnection]:
+    await _until(lambda: len(gateway.plane._clients) == count)
+    return list(gateway.plane._clients)
+
+
+async def _until(condition: Callable[[], bool], within_s: float = 3.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("lines", SMUGGLING.values(), ids=SMUGGLING.keys())
@@ -144,6 +250,75 @@ async def test_chunked_bodies_go_on_with_a_length(step: int, engine: FakeEngine,
     assert engine.calls[0].body == body
     assert engine.calls[0].values(b"content-length") == [b"%d" % len(body)]
     assert engine.calls[0].values(b"transfer-encoding") == []
+
+
+async def test_tiny_chunks_are_read_in_many_turns_and_refused_when_they_go_on(gateway: Running) -> None:
+    """No read of small chunks holds up the loop, and what they are held in is not a multiple of them."""
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n"
+    few = b'{"user":"' + b"x" * 8_000 + b'"}'
+    async with RawClient(gateway.port) as client:
+        await client.send(head + b"".join(b"1\r\n%c\r\n" % byte for byte in few) + b"0\r\n\r\n" + post(CHAT))
+        assert [(await client.answer()).status for _ in range(2)] == [200, 200]
+    async with RawClient(gateway.port) as client:
+        client.writer.write(head + b"2\r\nxx\r\n" * 100_000)
+        reply = await client.answer()
+        assert (reply.status, reply.json()["error"]["code"]) == (400, "chunks_too_small")
+    await gateway.quiet(3.0)
+    assert gateway.plane.budget.held == 0
+
+
+async def test_announced_bytes_take_nothing_from_others(engine: FakeEngine) -> None:
+    limits = {"body_bytes": 1_000_000, "bodies_total_bytes": 2_000_000}
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nContent-Length: 1000000\r\n\r\nx"
+    async with running(FakePlacer([replica_at(engine.port)]), given=settings(limits=limits)) as it, AsyncExitStack() as stack:
+        for _ in range(20):
+            client = await stack.enter_async_context(RawClient(it.port))
+            await client.send(head)
+        await _until(lambda: it.plane.budget.held == 20)
+        other = await stack.enter_async_context(RawClient(it.port))
+        await other.send(post({**CHAT, "user": "x" * 900_000}))
+        assert (await other.answer()).status == 200
+
+
+@pytest.mark.parametrize("path", [b"/livez", b"/health", b"/v1/models"])
+async def test_questions_to_the_gateway_take_no_body_to_speak_of(path: bytes, gateway: Running) -> None:
+    small = b"GET %s HTTP/1.1\r\nHost: g\r\nContent-Length: 2\r\n\r\n{}" % path
+    async with RawClient(gateway.port) as client:
+        await client.send(small)
+        assert (await client.answer()).status == 200
+    for framing in (b"Content-Length: 4097\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n1001\r\n"):
+        async with RawClient(gateway.port) as client:
+            await client.send(b"GET %s HTTP/1.1\r\nHost: g\r\n" % path + framing)
+            assert (await client.answer()).status == 413
+            assert await client.closed()
+
+
+async def test_a_body_that_trickles_makes_no_progress(engine: FakeEngine) -> None:
+    """One byte now and then holds nothing for longer than the limit."""
+    limits = {"body_stall_s": 0.3}
+    async with (
+        running(FakePlacer([replica_at(engine.port)]), given=settings(limits=limits)) as it,
+        RawClient(it.port) as client,
+    ):
+        await client.send(post({**CHAT, "user": "x" * 1000})[:-900])
+        answer = asyncio.ensure_future(client.answer(within_s=2.0))
+        while not answer.done():
+            client.writer.write(b"x")
+            await asyncio.sleep(0.03)
+        assert (await answer).status == 408
+
+
+async def test_a_body_that_comes_fast_enough_may_take_longer_than_the_limit(engine: FakeEngine) -> None:
+    limits = {"body_stall_s": 0.3}
+    raw = post({**CHAT, "user": "x" * 300_000})
+    async with (
+        running(FakePlacer([replica_at(engine.port)]), given=settings(limits=limits)) as it,
+        RawClient(it.port) as client,
+    ):
+        for start in range(0, len(raw), 15_000):
+            await client.send(raw[start : start + 15_000])
+            await asyncio.sleep(0.03)
+        assert (await client.answer()).status == 200
 
 
 async def test_expect_is_answered_before_the_body_and_not_passed_on(engine: FakeEngine, gateway: Running) -> None:
@@ -235,6 +410,24 @@ async def test_head_requests_get_no_body(gateway: Running) -> None:
         await client.send(get(b"/v1/models", method=b"HEAD") + get(b"/v1/models"))
         first, second = await client.answer(head_only=True), await client.answer()
     assert first.values(b"content-length") == second.values(b"content-length") == [b"%d" % len(second.body)]
+
+
+@pytest.mark.parametrize("path", [b"/nothing", b"/v1/completions"])
+async def test_head_requests_that_are_refused_get_no_body_either(path: bytes, gateway: Running) -> None:
+    async with RawClient(gateway.port) as client:
+        await client.send(get(path, method=b"HEAD") + get(b"/livez"))
+        assert (await client.answer(head_only=True)).status in (404, 405)
+        assert (await client.answer()).status == 200
+
+
+async def test_a_refused_head_without_a_body_leaves_the_connection_open(gateway: Running) -> None:
+    shots = (get(b"/nothing"), get(b"/v1/completions"), get(b"/nothing", fields=b"Content-Length: 0\r\n"))
+    async with RawClient(gateway.port) as client:
+        await client.send(b"".join(shots) + post(CHAT))
+        assert [(await client.answer()).status for _ in range(4)] == [404, 405, 404, 200]
+        await client.send(get(b"/nothing", fields=b"Connection: close\r\n"))
+        assert (await client.answer()).values(b"connection") == [b"close"]
+        assert await client.closed()
 
 
 async def test_a_head_that_is_too_long_is_refused(gateway: Running) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gateway.config import Limits
 from gateway.errors import Refusal
@@ -193,6 +195,28 @@ def test_a_second_length_is_never_hidden_by_the_memo() -> None:
                 reader.read(head(b"Host: x", *lines))
     with pytest.raises(Refusal):
         reader.read(head(b"Host: x", b"Content-Length: 5", b"Transfer-Encoding: chunked"))
+
+
+_LENGTHS = [b"Content-Length: 11", b"content-length:7", b"CONTENT-LENGTH: 11", b"Content-Length:  5", b"Content-Length:\t5"]
+_LINES = [*_LENGTHS, b"Content-Length: ", b"Host: a", b"X-N: 1", b"X-N: 13", b"X-N: ", b"Transfer-Encoding: chunked"]
+
+
+@given(st.lists(st.lists(st.sampled_from(_LINES), max_size=3), min_size=2, max_size=8))
+@example([[b"X-N: 1", b"Content-Length: 11"], [b"X-N: 11"]])
+@example([[b"Content-Length: 11"], [b"Content-Length: "]])
+def test_a_warm_memo_reads_as_a_cold_one(heads: list[list[bytes]]) -> None:
+    """FC-61: no head is read otherwise because of those before it."""
+    warm = HeadReader(Limits(), Judge())
+    for fields in heads:
+        raw = head(b"Host: x", *fields)
+        assert _read(warm, raw) == _read(HeadReader(Limits(), Judge()), raw)
+
+
+def _read(reader: HeadReader, raw: bytes) -> object:
+    try:
+        return reader.read(raw)
+    except Refusal as refusal:
+        return refusal.status, refusal.message
 
 
 def test_refusals_are_not_remembered_and_the_memo_can_be_dropped() -> None:
