@@ -236,7 +236,9 @@ class ClientConnection(asyncio.Protocol):
         limit_s = self._limit_s()
         if limit_s is None or now - self._marked_at < limit_s:
             return
-        if self._state == _WORK and exchange is not None and not self.write_paused:
+        if self.write_paused:
+            self.abort()
+        elif self._state == _WORK and exchange is not None:
             exchange.engine_silent()
         elif (self._state == _HEAD and self._input) or self._state == _BODY:
             self.refuse(Refusal(408, "the request did not arrive in time", code="request_timeout", close=True))

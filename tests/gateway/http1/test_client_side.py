@@ -180,6 +180,7 @@ async def test_answers_that_are_added_are_no_sign_of_a_client_that_reads(engine:
             connection.write(b"x")
             await asyncio.sleep(0.02)
         assert it.counts.open_connections == 0
+        assert it.counts.refused == {}  # it would not read the refusal either
 
 
 async def test_one_turn_of_the_loop_takes_up_one_pipelined_request(gateway: Running) -> None:
