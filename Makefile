@@ -7,7 +7,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TRITON_DEFAULT_FP_FUSION ?= 1
 
-.PHONY: demo test lint types bench bench-proxy bench-index gpu-check model clean help
+.PHONY: demo test lint bench bench-proxy bench-index gpu-check model clean help
 
 help:
 	@echo "make demo        two real replicas, the gateway, real chats (ARGS=--json, ARGS=--serve)"

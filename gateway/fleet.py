@@ -90,6 +90,7 @@ class Fleet:
         self.by_holder: dict[int, tuple[Replica, int]] = {}
         self.view = FleetView()
         self._serving: dict[str, frozenset[int] | None] = {}
+        self._canonical: dict[str, str] = {}  # served name -> the first name of the replica that serves it
 
     def add(self, name: str, address: Address, *, dialect: str, api_key: str | None = None, ranks: int = 1) -> Replica:
         """A new replica with an empty view; raises ConfigError when the name is taken or the dialect unknown."""
@@ -117,20 +118,17 @@ class Fleet:
         if models == replica.models:
             return
         replica.models = models
-        self._serving.clear()
+        self._names_changed()
         for holder in replica.holders:
             self._index.set_model(holder, models[0] if models else "")
 
     def models(self) -> tuple[str, ...]:
         """Names served by any replica, in the order they were learned."""
-        return tuple(dict.fromkeys(name for replica in self.replicas.values() for name in replica.models))
+        return tuple(self._canonical)
 
     def canonical(self, model: str) -> str:
         """The name a replica's blocks are filed under: the first of those it serves under; "" for an unknown one."""
-        for replica in self.replicas.values():
-            if model in replica.models:
-                return replica.models[0]
-        return ""
+        return self._canonical.get(model, "")
 
     def serves_any(self) -> bool:
         """Some replica has not said what it serves; it may be asked for anything."""
@@ -153,7 +151,7 @@ class Fleet:
         replica = self.replicas.pop(name)
         for holder in replica.holders:
             self._close_slot(holder)
-        self._serving.clear()
+        self._names_changed()
 
     def refresh(self, replica: Replica) -> None:
         """Copy what the replica is into the view; after every change of its health, rates or view."""
@@ -175,6 +173,14 @@ class Fleet:
         view.decode_load[holder] += decoding
         view.wait_s[holder] = view.queued_tokens[holder] / view.prefill_rate[holder]
         view.drag_s[holder] = self.rates.drag_s(holder, view.decode_load[holder])
+
+    def _names_changed(self) -> None:
+        """Looked up by every request, so worked out once per change."""
+        self._serving.clear()
+        self._canonical = {}
+        for replica in self.replicas.values():
+            for name in replica.models:
+                self._canonical.setdefault(name, replica.models[0])
 
     def _close_slot(self, holder: int) -> None:
         del self.by_holder[holder]

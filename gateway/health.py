@@ -141,12 +141,19 @@ class HealthMonitor:
             # A process that restarted between two checks may announce its blocks elsewhere now; models come and go, too.
             due_at = watch.read_at + (_READ_UNHEARD_S if self._unheard(replica) else _READ_AGAIN_S)
             if self._clock() >= due_at:
-                await self._learn(replica, watch)
+                await self._read_again(replica, watch)
             return
         facts = await self._learn(replica, watch)
         replica.healthy = True
         self._fleet.refresh(replica)
         log.info("replica up replica=%s models=%s dialect=%s", replica.name, ",".join(facts.models) or "?", facts.dialect)
+
+    async def _read_again(self, replica: Replica, watch: _Watch) -> None:
+        """A replica too busy to tell keeps what it told before: its models, its streams and its view."""
+        try:
+            await self._learn(replica, watch)
+        except Exception as error:
+            log.info("replica facts not read again replica=%s error=%s", replica.name, _short(error))
 
     async def _learn(self, replica: Replica, watch: _Watch) -> Facts:
         watch.read_at = self._clock()
@@ -170,21 +177,28 @@ class HealthMonitor:
         log.warning("replica down replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error))
 
     async def _facts(self, replica: Replica, settings: ReplicaSettings) -> Facts:
-        status, models = await self._get(replica, "/v1/models")
+        status, models = await self._told(replica, "/v1/models")
         cards = _cards(models) if status == 200 else []
         names = tuple(name for card in cards if isinstance(name := card.get("id"), str) and _presentable(name))
-        status, info = await self._get(replica, "/server_info")
+        status, info = await self._told(replica, "/server_info")
         told = info if status == 200 and isinstance(info, dict) else {}
         dialect = settings.dialect or ("trunkline" if told.get("dialect") == "trunkline" else "openai")
         published = told.get("kv_events")
         sets = isinstance(published, dict) or any(card.get("owned_by") in _REPEATING_OWNERS for card in cards)
         if settings.events is not None:
             return Facts(names, dialect, repeats_stores=sets)
-        status, answer = await self._get(replica, "/kv_event_sources")
+        status, answer = await self._told(replica, "/kv_event_sources")
         sources, topic = _event_sources(answer) if status == 200 else ({}, "")
         if not sources and isinstance(published, dict):
             sources, topic = _published(published)
         return Facts(names, dialect, sources, topic, sets)
+
+    async def _told(self, replica: Replica, path: str) -> tuple[int, Any]:
+        """`_get` of a page of facts; raises ValueError where the answer is only that there is none now."""
+        status, answer = await self._get(replica, path)
+        if status == 429 or (status >= 500 and status != 501):
+            raise ValueError(f"{path} answered {status}")
+        return status, answer
 
     async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
         """(status, parsed JSON or None). Redirects are not followed: a replica is where it was said to be (FC-58)."""
@@ -193,8 +207,13 @@ class HealthMonitor:
         headers = {"authorization": f"Bearer {replica.api_key}"} if replica.api_key else {}
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
         async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
+            body = bytearray()
+            while piece := await response.content.read(_ANSWER_BYTES):  # as much as has come, which need not be all
+                body += piece
+                if len(body) > _ANSWER_BYTES:
+                    raise ValueError(f"{path} answered more than {_ANSWER_BYTES} bytes")
             try:
-                return response.status, orjson.loads(await response.content.read(_ANSWER_BYTES))
+                return response.status, orjson.loads(body)
             except orjson.JSONDecodeError:
                 return response.status, None
 

@@ -133,7 +133,7 @@ class Gateway:
     async def remove_replica(self, name: str) -> bool:
         """Take one replica out; False when there is none of that name."""
         replica = self.fleet.replicas.get(name)
-        if replica is None:
+        if replica is None or replica.draining:  # draining: another call is at it
             return False
         replica.draining = True
         assert self._health is not None

@@ -90,7 +90,7 @@ def _start_replicas(children: ExitStack, logs: Path) -> list[str]:
             "replica", "--model", "smollm2", "--host", "127.0.0.1", "--port", str(http), "--threads", "1",
             "--events", f"tcp://127.0.0.1:{events}", "--replay", f"tcp://127.0.0.1:{replay}",
         )  # fmt: skip
-        # Bound to one core each: two replicas on one small machine then disturb each other least.
+        # One thread each: two replicas on one small machine then disturb each other least.
         process = Process(f"replica-{number + 1}", command, logs / f"replica-{number + 1}.log", {"OMP_NUM_THREADS": "1"})
         children.callback(process.stop)
         replicas.append((process, f"http://127.0.0.1:{http}"))

@@ -24,6 +24,8 @@ class Engine:
         self.health = 200
         self.checks = 0
         self.raw_models: bytes | None = None
+        self.told_status = 200
+        self.asked = 0
         self.models: object = {"data": [{"id": "m"}, {"id": "m-alias"}, {"no": "id"}, 5]}
         self.info: object = {"dialect": "trunkline"}
         self.sources: object = {"0": {"endpoint": "tcp://*:5557", "replay_endpoint": None}, "x": {}, "1": {"endpoint": 5}}
@@ -50,6 +52,9 @@ class Engine:
         return web.Response(status=self.health, headers={"location": "/elsewhere"})
 
     async def _told(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        if self.told_status != 200:
+            return web.Response(status=self.told_status)
         if request.path == "/v1/models" and self.raw_models is not None:
             return web.Response(body=self.raw_models, content_type="application/json")
         value = {"/v1/models": self.models, "/server_info": self.info, "/kv_event_sources": self.sources}[request.path]
@@ -233,6 +238,21 @@ async def test_a_replica_whose_events_are_not_heard_is_asked_again_but_not_all_t
     assert house.down == 0
 
 
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_healthy_replica_too_busy_to_tell_keeps_what_it_told(house: House, status: int) -> None:
+    """FC-32: its models, event streams and view outlive an answer that says nothing."""
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    house.engine.told_status = status
+    house.now += 60
+    asked = house.engine.asked
+    await house.until(lambda: house.engine.asked > asked)
+    checks = house.engine.checks
+    await house.until(lambda: house.engine.checks > checks + 2)
+    assert (house.replica.healthy, house.down, len(house.up)) == (True, 0, 1)
+    assert house.fleet.models() == ("m", "m-alias")
+
+
 async def test_a_replica_that_never_comes_up_is_logged_once(house: House, caplog: pytest.LogCaptureFixture) -> None:
     house.engine.health = 500
     await house.watch()
@@ -247,6 +267,21 @@ async def test_models_a_replica_begins_to_serve_later_are_learned(house: House) 
     house.engine.models = {"data": [{"id": "m"}, {"id": "later"}]}
     house.now += 30
     await house.until(lambda: house.fleet.models() == ("m", "later"))
+
+
+async def test_a_long_answer_is_read_whole_and_an_endless_one_is_refused(house: House) -> None:
+    names = [f"adapter-{number:05}" for number in range(20_000)]  # more than one read of a socket
+    house.engine.models = {"data": [{"id": name} for name in names]}
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    assert house.fleet.models() == tuple(names)
+    house.engine.raw_models = b" " * 2_000_000
+    house.now += 60
+    asked = house.engine.asked
+    await house.until(lambda: house.engine.asked > asked)
+    checks = house.engine.checks
+    await house.until(lambda: house.engine.checks > checks + 2)
+    assert house.fleet.models() == tuple(names)
 
 
 @pytest.mark.parametrize("models", [b"[" * 100_000, b"\xff", b"{}", b'{"data":[{"id":"a\\nb"},{"id":""},{"id":"a\\ud800"}]}'])
