@@ -22,6 +22,10 @@ from radix.core.layout import (
     ARENA_USED,
     BLOCKS,
     CHILDREN_TABLE,
+    DEPTH_MASK,
+    EMPTIED,
+    EMPTIED_MASK,
+    EMPTIED_ROOTS,
     EMPTY_ROOTS,
     FOREIGN_PARENT,
     FREE_HEADS,
@@ -30,10 +34,10 @@ from radix.core.layout import (
     LEDGER_COUNTING,
     LEDGER_HOLDER,
     LEDGER_TIER,
+    LEDGER_USED,
     LEDGERS,
     MAGIC,
     MARK,
-    MAX_DEPTH,
     MAX_HOLDERS,
     MAX_LEDGERS,
     MAX_REMOVED,
@@ -43,6 +47,8 @@ from radix.core.layout import (
     NODE_REGION,
     NODES_LIVE,
     PAGE_BYTES,
+    PLACE_BITS,
+    PLACED,
     RELEASE_ADVICE,
     RELEASE_FROM,
     SEED,
@@ -68,7 +74,7 @@ _RELEASE_ORDER = 10  # free runs from 64 KiB up go back to the system in `trim`
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a store did, in blocks. new: hashes that were not there. rejected: behind a hash that names another place."""
+    """What a store did, in blocks. new: hashes that were not there. rejected: behind a hash of another place, or too deep."""
 
     new: int
     rejected: int
@@ -109,6 +115,7 @@ class CompiledTree:
         self.memory = Memory(name, huge_pages=huge_pages)
         self._base = self.memory.base
         self._header = self.memory.words(0, 512)
+        self._ledger_words = self.memory.words(LEDGERS, MAX_LEDGERS * _LINE >> 3)
         self._ledgers: dict[int, None] = {}
         self._free_ledgers: list[int] = []
         self._roots: set[int] = set()
@@ -180,15 +187,52 @@ class CompiledTree:
         if ledger not in self._ledgers or (above not in self._ledgers and parent is not None):
             raise RadixError(f"no such ledger: {ledger} (parent's: {above})")
         answer = self._entries.store(self._base, ledger, above, self._known_root(root), grain, name, hashes, tokens)
-        if answer >= 0:
-            return Stored(answer & 0xFFFFFFFF, answer >> 32)
-        if answer == UNKNOWN_PARENT:
-            return None
-        if answer == FOREIGN_PARENT:
-            raise RadixError(f"blocks of {grain} tokens cannot follow blocks of another size")
-        if answer == TOO_DEEP:
-            raise RadixError(f"a chain of more than {MAX_DEPTH} blocks")
-        raise RadixError("the index is full")
+        return None if answer == UNKNOWN_PARENT else _stored(answer, len(hashes), grain)
+
+    def store_behind(
+        self, ledger: int, root: int, behind: tuple[int, int] | None, grain: int, hashes: HashArray, tokens: Int32Array
+    ) -> Stored:
+        """The same for callers that know the place: at the root, or behind = (node, blocks before) as `find` says it."""
+        if behind is None:
+            answer = self._entries.store(self._base, ledger, -1, root, grain, 0, hashes, tokens)
+        else:
+            answer = self._entries.store(self._base, ledger, PLACED, behind[0], grain, behind[1] + 1, hashes, tokens)
+        return _stored(answer, len(hashes), grain)
+
+    def find(self, ledger: int, block_hash: int) -> tuple[int, int] | None:
+        """(node, blocks before) of a hash, good until the next change; None when it is unknown."""
+        place = self._entries.find(self._base, ledger, block_hash)
+        return (place >> PLACE_BITS, (place & DEPTH_MASK) - 1) if place else None
+
+    def copies(self, ledger: int, block_hash: int) -> int:
+        """How often a hash was stored and not removed."""
+        return self._entries.copies(self._base, ledger, block_hash)
+
+    def used(self, ledger: int) -> int:
+        """Hashes in a ledger."""
+        return int(self._ledger_words[(ledger << 3) + (LEDGER_USED >> 3)])
+
+    def edges_along(self, root: int, grain: int, tokens: Int32Array) -> list[tuple[int, int]]:
+        """(node, matching blocks) of each edge a prompt follows, held by anybody or not."""
+        out = np.zeros(2 * (len(tokens) // grain + 1), np.int64)
+        count = self._entries.along(self._base, root, grain, tokens, out)
+        return [(node, blocks) for node, blocks in out[: 2 * count].reshape(-1, 2).tolist()]
+
+    def emptied(self) -> set[int]:
+        """Roots that may have become empty since the last call."""
+        times = int(self._header[EMPTIED >> 3])
+        if not times:
+            return set()
+        self._header[EMPTIED >> 3] = 0
+        if times > EMPTIED_MASK + 1:
+            return set(self._roots)
+        first = EMPTIED_ROOTS >> 3
+        return self._roots.intersection(self._header[first : first + times].tolist())
+
+    @property
+    def stride(self) -> int:
+        """Bytes per node."""
+        return int(self._header[STRIDE >> 3])
 
     def remove(self, ledger: int, hashes: HashArray) -> tuple[int, list[int]]:
         """One copy less of each: (hashes that are gone now, positions of those that were not there)."""
@@ -206,8 +250,7 @@ class CompiledTree:
 
     def handles(self, ledger: int) -> Iterator[Handle]:
         """Every hash of a ledger, in no particular order."""
-        used = int(self.memory.words(LEDGERS + ledger * _LINE, 8)[1])
-        out = np.zeros(5 * used, np.int64)
+        out = np.zeros(5 * self.used(ledger), np.int64)
         count = self._entries.list(self._base, ledger, out)
         for row in out[: 5 * count].reshape(-1, 5).tolist():
             yield Handle(row[0] % (1 << 64), *row[1:])
@@ -267,6 +310,16 @@ class CompiledTree:
             if int(self._header[NODE_NEXT >> 3]) >= NODE_REGION // _stride(width) - 1:
                 raise RadixError(f"no room for holder {holder}, tier {tier}: too many nodes to widen")
             self._entries.widen(self._base, needed_words, needed_tiers, _stride(width), np.zeros(_stride(width) >> 3, np.int64))
+
+
+def _stored(answer: int, blocks: int, grain: int) -> Stored:
+    if answer >= 0:
+        return Stored(answer & 0xFFFFFFFF, answer >> 32)
+    if answer == TOO_DEEP:
+        return Stored(0, blocks)
+    if answer == FOREIGN_PARENT:
+        raise RadixError(f"blocks of {grain} tokens cannot follow blocks of another size")
+    raise RadixError("the index is full")
 
 
 def _stride(width: int) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
+from radix.core.along import copies_of, edges_along, place_of
 from radix.core.atomics import data_of, load_64, shift_right, store_64
 from radix.core.children import drop_root, find_child, new_root
 from radix.core.handles import copies_in, depth_in, ledger_at, node_in
@@ -94,6 +95,18 @@ def _list(base: int, ledger: int, out: Int64Array) -> int:
     return count
 
 
+def _find(base: int, ledger: int, block_hash: int) -> int:
+    return place_of(base, ledger, int(np.int64(block_hash)))
+
+
+def _copies(base: int, ledger: int, block_hash: int) -> int:
+    return copies_of(base, ledger, int(np.int64(block_hash)))
+
+
+def _along(base: int, root: int, grain: int, tokens: Int32Array, out: Int64Array) -> int:
+    return edges_along(base, root, grain, data_of(tokens), len(tokens), data_of(out), len(out) >> 1)
+
+
 def _match(base: int, scratch: int, root: int, grain: int, tokens: Int32Array) -> int:
     return match_rows(base, scratch, root, grain, data_of(tokens), len(tokens))
 
@@ -129,6 +142,9 @@ class Entries:
     drop_root: Callable[[int, int], bool]
     widen: Callable[[int, int, int, int, Int64Array], None]
     list: Callable[[int, int, Int64Array], int]
+    find: Callable[[int, int, int], int]
+    copies: Callable[[int, int, int], int]
+    along: Callable[[int, int, int, Int32Array, Int64Array], int]
     match: Callable[[int, int, int, int, Int32Array], int]
     best: Callable[[int, int, int, int, Int32Array], int]
     depths: Callable[[int, int, int, int, Int32Array, Int32Array], int]
@@ -148,6 +164,9 @@ def load(folder: Path | None = None) -> Entries:
         drop_root=entry(_drop_root, types.boolean(_I, _I), at, nogil=True),
         widen=entry(_widen, types.void(_I, _I, _I, _I, _LONGS), at, nogil=True),
         list=entry(_list, _I(_I, _I, _LONGS), at, nogil=True),
+        find=entry(_find, _I(_I, _I, types.uint64), at, nogil=False),
+        copies=entry(_copies, _I(_I, _I, types.uint64), at, nogil=False),
+        along=entry(_along, _I(_I, _I, _I, _TOKENS, _LONGS), at, nogil=False),
         match=entry(_match, _I(*reading), at, nogil=False),
         best=entry(_best, _I(*reading), at, nogil=False),
         depths=entry(_depths, _I(*reading, _MATRIX), at, nogil=False),

@@ -73,8 +73,11 @@ EMPTY_ROOTS = 232
 MAGIC = 240
 SEED = 248
 NODE_LIMIT = 256  # numbers below this fit into the region
+EMPTIED = 304  # roots that lost their last child since the writer looked: how often
 FREE_HEADS = 512  # by order; the unit, 0 = none
 KEYS_AHEAD = 1024  # ring of the next keys of the hashes at hand
+EMPTIED_ROOTS = 1536  # ring of those roots
+EMPTIED_MASK = 31
 
 # Ledgers: 64 bytes each. A table is unit << 32 | entries.
 LEDGER_BITS = 6
@@ -130,6 +133,9 @@ MIX_B = signed(0x94D049BB133111EB)
 UNMIX_A = signed(0x96DE1B173F119089)
 UNMIX_B = signed(0x319642B2D24D8EC3)
 KEY_MUL = signed(0xFF51AFD7ED558CCD)
+
+PLACE_BITS = 21  # of the depth in a place
+PLACED = -2  # instead of a parent's ledger: the parent is named by node and depth
 
 # What a store answers instead of a count.
 UNKNOWN_PARENT = -1
