@@ -18,7 +18,7 @@ from radix.core.along import copies_of, edges_along, place_of
 from radix.core.atomics import data_of, load_64, shift_right, store_64
 from radix.core.children import drop_root, find_child, new_root
 from radix.core.handles import copies_in, depth_in, ledger_at, node_in
-from radix.core.jit import default_cache, entry
+from radix.core.jit import default_cache, entry, mark_whole
 from radix.core.layout import ENTRY, GONE, LEDGER_TABLE, ROOT, ROOT_KEY_WORDS, SEED, WORDS
 from radix.core.nodes import climb, node_at
 from radix.core.reader import best_holder, fill_depths, fill_pairs, match_rows
@@ -156,7 +156,7 @@ def load(folder: Path | None = None) -> Entries:
     """All entry points, from the cache where it fits, else compiled now (some 20 s)."""
     at = folder if folder is not None else default_cache()
     reading = (_I, _I, _I, _I, _TOKENS)
-    return Entries(
+    entries = Entries(
         store=entry(_store, _I(_I, _I, _I, _I, _I, types.uint64, _HASHES, _TOKENS), at, nogil=True),
         remove=entry(_remove, _I(_I, _I, _HASHES), at, nogil=True),
         clear=entry(_clear, _I(_I, _I), at, nogil=True),
@@ -172,3 +172,5 @@ def load(folder: Path | None = None) -> Entries:
         depths=entry(_depths, _I(*reading, _MATRIX), at, nogil=False),
         pairs=entry(_pairs, _I(*reading, _LONGS), at, nogil=False),
     )
+    mark_whole(at)
+    return entries
