@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from events.decode import decode
 from events.freshness import Trust
 from events.replay import Frames
-from events.types import Freshness
-from radix.index import Index
+from events.types import Batch, Freshness
+from radix.changes import Applied
 
 _USUAL_BLOCK_TOKENS = 16  # until the engine's own size is known
 
 
 @dataclass(slots=True)
 class Counts:
-    """What happened on one stream since it began. apply_lag_s: from the engine's clock to applied, of the newest batch."""
+    """What happened on one stream since it began.
+
+    Two are of now: `blocks` of the view, and apply_lag_s, from the engine's clock to applied, of the newest batch.
+    """
 
     batches: int = 0
     events: int = 0
@@ -35,7 +39,28 @@ class Counts:
     broken_messages: int = 0
     rank_mismatches: int = 0
     crashes: int = 0  # of the task
+    blocks: int = 0
     apply_lag_s: float = 0.0
+
+
+class View(Protocol):
+    """Where changes go: the index of a gateway, or what a relay keeps to tell it to others."""
+
+    def owner(self, holder: int) -> tuple[str, int]:
+        """The (replica, rank) behind a number."""
+        ...
+
+    def apply(self, holder: int, batch: Batch) -> Applied:
+        """Change the view by one batch."""
+        ...
+
+    def clear(self, holder: int) -> int:
+        """Forget the view; returns the number of blocks forgotten."""
+        ...
+
+    def block_tokens(self, holder: int) -> int:
+        """Tokens per block; 0 while they are not known."""
+        ...
 
 
 class Applier:
@@ -43,7 +68,7 @@ class Applier:
 
     def __init__(
         self,
-        index: Index,
+        index: View,
         holder: int,
         *,
         grace_s: float,
@@ -71,10 +96,13 @@ class Applier:
 
     def apply(self, frames: Frames) -> None:
         """Decode one batch and change the view by it; raises DecodeError, and whatever else goes wrong."""
-        counts = self.counts
-        counts.bytes += len(frames.payload)
+        self.counts.bytes += len(frames.payload)
         self.last_payload = frames.payload
-        batch = decode(frames.payload, frames.seq)
+        self.take(decode(frames.payload, frames.seq))
+
+    def take(self, batch: Batch) -> None:
+        """Change the view by one batch; raises whatever goes wrong."""
+        counts = self.counts
         # The socket decides whose batch it is: engines behind an external balancer number their ranks by other rules (FC-21).
         counts.rank_mismatches += batch.rank is not None and batch.rank != self.rank
         applied = self._index.apply(self._holder, batch)
@@ -82,6 +110,7 @@ class Applier:
         counts.events += len(batch.events) + batch.skipped
         counts.stored += applied.stored
         counts.removed += applied.removed
+        counts.blocks += applied.stored - applied.removed
         counts.skipped += applied.skipped
         counts.orphans += applied.orphans
         counts.unknown_removes += applied.unknown
@@ -93,6 +122,7 @@ class Applier:
     def clear(self) -> None:
         """Forget the view."""
         self.last_payload = None
+        self.counts.blocks = 0
         self._index.clear(self._holder)
 
     def set(self, freshness: Freshness) -> None:

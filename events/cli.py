@@ -17,7 +17,9 @@ from typing import Annotated
 import typer
 
 from events.decode import read
+from events.decode.announced import Message
 from events.decode.polled import PolledReader
+from events.endpoints import is_queue
 from events.errors import CaptureError, DecodeError, EndpointError
 from events.record import Recorder
 from events.score import Line, Score, score
@@ -68,7 +70,7 @@ def score_command(
 
 @app.command("tail", epilog="Example: trunkline events tail tcp://10.0.0.1:5557 --replay tcp://10.0.0.1:5558")
 def tail_command(
-    url: Annotated[str, typer.Argument(help="Where the engine publishes: tcp://host:port.")],
+    url: Annotated[str, typer.Argument(help="Where the engine publishes: tcp://host:port; http://host:port is polled.")],
     replay: Annotated[str | None, typer.Option(help="Its replay socket; the past is shown first and gaps are filled.")] = None,
     record: Annotated[Path | None, typer.Option(help="Write a capture; prompts are not in it.")] = None,
     prompts: Annotated[bool, typer.Option("--prompts", help="With --record: keep token ids and hashes as they are.")] = False,
@@ -76,7 +78,12 @@ def tail_command(
     count: Annotated[int | None, typer.Option(min=1, help="Stop after so many batches.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per batch.")] = False,
 ) -> int:
-    """Follow an event stream until interrupted."""
+    """Follow an event stream until interrupted. Polling empties the engine's queue: whoever else reads it misses events."""
+    if is_queue(url):
+        if replay or record or topic:
+            typer.echo("error: --replay, --record and --topic are for tcp:// endpoints", err=True)
+            return 2
+        return _tail_queue(url, count, as_json)
     with ExitStack() as files:
         try:
             file = files.enter_context(record.open("w", encoding="utf-8")) if record is not None else None
@@ -92,12 +99,28 @@ def tail_command(
     return 0
 
 
-def _teller(as_json: bool) -> Callable[[Heard | Note], None]:
-    def tell(what: Heard | Note) -> None:
-        if isinstance(what, Note):
-            typer.echo(what.text, err=True)
-        else:
-            typer.echo(json.dumps(_heard_row(what)) if as_json else "\n".join(_heard_text(what)))
+def _tail_queue(url: str, count: int | None, as_json: bool) -> int:
+    from events.polled_tail import PolledTail  # an HTTP client is slow to load, and no other command needs one
+
+    try:
+        asyncio.run(PolledTail(url, _teller(as_json), count=count).run())
+    except EndpointError as error:
+        typer.echo(f"error: {error}", err=True)
+        return 2
+    return 0
+
+
+def _teller(as_json: bool) -> Callable[[Heard | Message | Note], None]:
+    def tell(what: Heard | Message | Note) -> None:
+        match what:
+            case Note():
+                typer.echo(what.text, err=True)
+            case Message() if as_json:
+                typer.echo(json.dumps({"seq": what.seq} | row_of(what)))
+            case Message():
+                typer.echo("\n".join(_message_text(f"event={what.seq}", what)))
+            case Heard():
+                typer.echo(json.dumps(_heard_row(what)) if as_json else "\n".join(_heard_text(what)))
         sys.stdout.flush()
 
     return tell
@@ -119,6 +142,10 @@ def _heard_text(heard: Heard) -> list[str]:
         message = read(frames.payload, frames.seq)
     except DecodeError as error:
         return [f"{head} error={error}"]
+    return _message_text(head, message)
+
+
+def _message_text(head: str, message: Message) -> list[str]:
     head += f" rank={message.rank} events={len(message.events)}" + (f" skipped={message.skipped}" if message.skipped else "")
     return [head, *(f"  {line}" for line in text_of(message))]
 

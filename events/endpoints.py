@@ -1,13 +1,17 @@
 """Where the stream of each rank is: rank r of `tcp://host:port` listens on port + r.
 
 An engine that is told to connect instead of listening needs someone who listens: `bind+tcp://host:port`, a port for each rank.
+A queue that is polled is at `http://host:port`, with the events of all ranks.
 """
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from events.errors import EndpointError
 
 BIND = "bind+"
+QUEUE_PATH = "/kv_cache_events"
 
 
 def rank_endpoint(endpoint: str, rank: int) -> str:
@@ -30,3 +34,20 @@ def rank_endpoint(endpoint: str, rank: int) -> str:
     if shifted > 65_535:
         raise EndpointError(f"rank {rank} of {endpoint!r} would need port {shifted}")
     return f"tcp://{host}:{shifted}"
+
+
+def is_queue(endpoint: str) -> bool:
+    """Whether an event endpoint is polled, and not subscribed to."""
+    return endpoint.startswith(("http://", "https://"))
+
+
+def queue_url(endpoint: str) -> str:
+    """The URL to ask, from `http(s)://host:port` with or without a path; raises EndpointError naming the endpoint."""
+    try:
+        parts = urlsplit(endpoint)
+        usable = parts.scheme in ("http", "https") and parts.hostname not in (None, "*") and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or parts.username or parts.password or parts.query or parts.fragment:
+        raise EndpointError(f"a queue of events must be http(s)://host:port, got {endpoint.rpartition('@')[2]!r:.200}")
+    return endpoint.rstrip("/") + (QUEUE_PATH if parts.path in ("", "/") else "")

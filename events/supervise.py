@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable
 
 import zmq.asyncio
 
-from events.apply import Applier, Counts
+from events.apply import Applier, Counts, View
+from events.attempts import Attempts
 from events.session import Session, StreamTimes
 from events.types import Freshness
-from radix.index import Index
 
 log = logging.getLogger(__name__)
-
-_STEADY_S = 60.0  # a task that ran this long starts its back-off anew
 
 
 class EventStream:
@@ -30,7 +26,7 @@ class EventStream:
 
     def __init__(
         self,
-        index: Index,
+        index: View,
         holder: int,
         endpoint: str,
         replay: str | None = None,
@@ -47,8 +43,13 @@ class EventStream:
         self._session = Session(self._applier, endpoint, replay, topic, self._times)
         self._shared = context
         self._context: zmq.asyncio.Context | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._attempt: asyncio.Task[None] | None = None
+        self._attempts = Attempts(
+            self._run,
+            self._crashed,
+            f"events {holder}",
+            backoff_s=self._times.backoff_s,
+            max_backoff_s=self._times.max_backoff_s,
+        )
         self._silent_warned_at = -1e9
 
     @property
@@ -68,16 +69,13 @@ class EventStream:
 
     def start(self) -> None:
         """Begin, on the running event loop."""
-        if self._task is None:
+        if self._context is None:
             self._context = self._shared or zmq.asyncio.Context()
-            self._task = asyncio.get_running_loop().create_task(self._supervise(self._context), name=f"events {self.holder}")
+        self._attempts.start()
 
     async def stop(self) -> None:
         """End the task and close its sockets; the view stays as it is."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await self._attempts.stop()
         if self._context is not None and self._context is not self._shared:
             self._context.destroy(linger=0)
         self._context = None
@@ -86,8 +84,7 @@ class EventStream:
         """The engine died, as its health says: drop the view now, and build it anew from whoever answers there next."""
         log.warning("event view dropped replica=%s rank=%d why=%s", self._applier.replica, self._applier.rank, "engine died")
         self._session.forget()
-        if self._attempt is not None:
-            self._attempt.cancel()
+        self._attempts.anew()
 
     def note_answered(self, new_tokens: int) -> None:
         """A request ended here that computed `new_tokens` of its prompt: if that fills a block, events are owed (FC-05)."""
@@ -100,28 +97,12 @@ class EventStream:
                 self._times.silence_grace_s,
             )
 
-    async def _supervise(self, context: zmq.asyncio.Context) -> None:
-        backoff_s = self._times.backoff_s
-        while True:
-            began = time.monotonic()
-            self._attempt = asyncio.get_running_loop().create_task(
-                self._session.run(context), name=f"events {self.holder} session"
-            )
-            try:
-                await self._attempt
-            except asyncio.CancelledError:
-                this = asyncio.current_task()
-                if this is not None and this.cancelling():
-                    raise  # `stop`; otherwise `suspect` ended the attempt, and the next one begins at once
-            except Exception:  # whatever it was, the stream has to come back (FC-04)
-                self.counts.crashes += 1
-                if time.monotonic() - began > _STEADY_S:
-                    backoff_s = self._times.backoff_s
-                wait_s = backoff_s * random.uniform(0.5, 1.5)
-                log.exception(
-                    "event task crashed replica=%s rank=%d again_in_s=%.1f", self._applier.replica, self._applier.rank, wait_s
-                )
-                if not self._applier.cold:
-                    self._applier.set(Freshness.GAP)
-                await asyncio.sleep(wait_s)
-                backoff_s = min(backoff_s * 2, self._times.max_backoff_s)
+    async def _run(self) -> None:
+        assert self._context is not None
+        await self._session.run(self._context)
+
+    def _crashed(self, wait_s: float) -> None:
+        self.counts.crashes += 1
+        log.exception("event task crashed replica=%s rank=%d again_in_s=%.1f", self._applier.replica, self._applier.rank, wait_s)
+        if not self._applier.cold:
+            self._applier.set(Freshness.GAP)

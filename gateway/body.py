@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+import numpy as np
 import orjson
 
 from gateway.errors import Refusal
@@ -21,6 +23,8 @@ _MOST_ELEMENTS = 1_000_000
 _TEXT_BYTES_A_COMMA = 32
 _UNCOUNTED_BYTES = 1024 * 1024  # what fits in here is small enough whatever it is
 _SLICE_BYTES = 64 * 1024  # as much as stays in the cache
+_ARGUMENTS, _REPORT_MODE = "vllm_xargs", "kv_cache_report_mode"
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])  # values stay bytes, of the body itself
 
 
 def look(body: bytes, kind: Kind, *, session: str | None = None, priority: int = 0) -> Intent:
@@ -59,6 +63,30 @@ def with_members(body: bytes, members: Sequence[bytes], fields: dict[str, Any]) 
     start = body.index(b"{") + 1
     front = b",".join(members) + (b"," if fields else b"")
     return [body[:start] + front, memoryview(body)[start:]]
+
+
+def without_report_mode(body: bytes, fields: dict[str, Any]) -> bytes:
+    """The body without `vllm_xargs.kv_cache_report_mode`, and itself where that is not in it; raises Refusal 400.
+
+    It makes vLLM announce blocks again that it only found, and nobody can tell that from a second copy of them: the view would
+    have blocks that are gone. All bytes outside of `vllm_xargs` stay as they came, and so do the values in it (FC-40).
+    """
+    arguments = fields.get(_ARGUMENTS)
+    if not isinstance(arguments, dict) or _REPORT_MODE not in arguments:
+        return body
+    try:
+        value = _MEMBERS.decode(body)[_ARGUMENTS]
+        kept = _MEMBERS.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        raise Refusal(400, f"the body is nested too deep to take '{_REPORT_MODE}' out of it", param=_ARGUMENTS) from None
+    del kept[_REPORT_MODE]
+    start, size = _address(value) - _address(body), len(memoryview(value))
+    members = b",".join(orjson.dumps(name) + b":" + bytes(memoryview(raw)) for name, raw in kept.items())
+    return b"%s{%s}%s" % (body[:start], members, body[start + size :])
+
+
+def _address(data: bytes | msgspec.Raw) -> int:
+    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
 
 
 def _bound_elements(body: bytes) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 from pathlib import Path
 
-from events.endpoints import rank_endpoint
+from events.endpoints import is_queue, queue_url, rank_endpoint
 from events.errors import EndpointError
+from events.relay.store import check_url
+from events.types import EventsError
 from gateway.auth import Keys
 from gateway.config import ReplicaSettings, Settings
 from gateway.errors import ConfigError
@@ -27,6 +29,13 @@ def check_settings(settings: Settings) -> None:
         if name in names:
             raise ConfigError(f"{where}.name: {name!r} is also that of replicas[{names[name]}]")
         names[name] = number
+        if replica.via == "redis" and settings.redis is None:
+            raise ConfigError(f"{where}.via: redis is not set")
+    if settings.redis is not None:
+        try:
+            check_url(settings.redis.url)
+        except EventsError as error:
+            raise ConfigError(f"redis.url: {error}") from error
     for network in settings.admin_networks:
         try:
             ipaddress.ip_network(network)
@@ -41,7 +50,7 @@ def check_replica(replica: ReplicaSettings) -> str:
     address = Address.parse(replica.url)
     for key in ("events", "replay"):
         endpoint = getattr(replica, key)
-        if endpoint is None:
+        if endpoint is None or (key == "events" and _is_good_queue(replica)):
             continue
         if not endpoint.isprintable() or " " in endpoint:
             raise ConfigError(f"{key}: {endpoint!r} is no endpoint")
@@ -50,3 +59,16 @@ def check_replica(replica: ReplicaSettings) -> str:
         except EndpointError as error:
             raise ConfigError(f"{key}: {error}") from error
     return replica.name or address.netloc
+
+
+def _is_good_queue(replica: ReplicaSettings) -> bool:
+    """Whether its events are polled; raises ConfigError when they cannot be."""
+    if replica.events is None or not is_queue(replica.events):
+        return False
+    if replica.replay is not None:
+        raise ConfigError(f"replay: a queue that is polled has none, got {replica.replay!r}")
+    try:
+        queue_url(replica.events)
+    except EndpointError as error:
+        raise ConfigError(f"events: {error}") from error
+    return True

@@ -9,7 +9,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -22,6 +22,8 @@ _ROOMS = {
     "replica": ("replicas.cli", "Run one of our own engine replicas."),
     "model": ("replicas.model_cli", "Fetch or list models."),
     "events": ("events.cli", "Decode, follow and judge streams of KV-cache events."),
+    "relay": ("events.relay.cli", "Pass on what replicas announce, to all gateways of a fleet, by Redis."),
+    "index": ("gateway.index_cli", "Show what a running gateway believes its replicas have cached."),
     "simulate": ("simulations.cli", "Replay a trace through the routing policies."),
 }
 _EXTRAS = {"torch": "replica", "safetensors": "replica", "gguf": "replica", "matplotlib": "simulate"}
@@ -87,6 +89,10 @@ def serve_command(
     control_host: Annotated[str | None, typer.Option(help="Control plane address.")] = None,
     control_port: Annotated[int | None, typer.Option(help="Control plane port; 0 takes a free one.")] = None,
     api_keys_file: Annotated[str | None, typer.Option(help="File of name:sha256-hex lines; without it no key is asked.")] = None,
+    redis: Annotated[
+        str | None,
+        typer.Option(envvar="TRUNKLINE_REDIS_URL", help="Redis that relays write to; a password is better in the environment."),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the ready line as JSON.")] = False,
 ) -> int:
@@ -102,6 +108,7 @@ def serve_command(
         "listen.control_host": control_host,
         "listen.control_port": control_port,
         "api_keys_file": api_keys_file,
+        "redis.url": redis,
         "log_level": log_level,
     }
     settings = merged_settings(config, replica or [], options)
@@ -125,6 +132,7 @@ def check_config(
     json: Annotated[bool, typer.Option("--json", help="Print the settings as JSON.")] = False,
 ) -> int:
     """Read a configuration file the way `serve` does; 1 when it is wrong, naming the key and the value."""
+    from events.relay.store import shown_url
     from gateway.check import check_settings
     from gateway.config import load_settings, settings_as_data
 
@@ -134,7 +142,9 @@ def check_config(
     except ConfigError as error:
         typer.echo(orjson.dumps({"ok": False, "error": str(error)}).decode() if json else f"error: {error}", err=not json)
         return 1
-    data = {"ok": True, "settings": settings_as_data(settings)}
+    data: dict[str, Any] = {"ok": True, "settings": settings_as_data(settings)}
+    if settings.redis is not None:
+        data["settings"]["redis"]["url"] = shown_url(settings.redis.url)
     typer.echo(orjson.dumps(data).decode() if json else f"{path} is fine: {len(settings.replicas)} replicas, {settings.policy}")
     return 0
 

@@ -21,6 +21,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")]  # stands in head
 PolicyName = Literal["cost", "round_robin", "least_loaded"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 DialectName = Literal["trunkline", "openai"]
+WayName = Literal["direct", "redis"]
 
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,7 +57,14 @@ class Limits(_Settings, frozen=True):
 
 
 class ReplicaSettings(_Settings, frozen=True):
-    """One engine endpoint. events and replay: ZMQ endpoints of rank 0; rank r uses port + r."""
+    """One engine endpoint.
+
+    events and replay: ZMQ endpoints of rank 0; rank r uses port + r. events may also be `http://host:port`, a queue to poll, with
+    the events of all ranks. poll_events: poll it where the replica offers nothing else; the queue serves one reader only.
+    block_tokens: per block of polled events, which do not say; 0 = asked from the replica, else that of its largest block.
+    via: where the events are heard: from the replica, or from the relay that writes to `redis`, with the replica as the other
+    way. None: by the relay where `redis` is set and `events` is not.
+    """
 
     url: str
     name: Name | None = None
@@ -66,6 +74,9 @@ class ReplicaSettings(_Settings, frozen=True):
     dialect: DialectName | None = None  # None: asked from the replica, 'openai' until it answers
     api_key: str | None = None
     ranks: PositiveInt = 1
+    poll_events: bool = True
+    block_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    via: WayName | None = None
 
 
 class Health(_Settings, frozen=True):
@@ -75,6 +86,13 @@ class Health(_Settings, frozen=True):
     timeout_s: Positive = 2.0
     failures: PositiveInt = 2
     successes: PositiveInt = 1
+
+
+class RedisSettings(_Settings, frozen=True):
+    """Where relays write. url: redis://, rediss:// or unix://, with user and password where they are needed."""
+
+    url: str
+    prefix: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,100}$")] = "trunkline"
 
 
 class Settings(_Settings, frozen=True):
@@ -90,13 +108,15 @@ class Settings(_Settings, frozen=True):
     meter_streams: bool = True  # ask engines for usage on streams whose client did not, and take that chunk out again (FC-42)
     receipts: PositiveInt = 4096
     guess_ttl_s: Positive = 10.0
+    redis: RedisSettings | None = None  # None: every gateway listens to every replica
     admin_networks: tuple[str, ...] = ()  # CIDRs in which a replica may be added at run time; none by default
     limits: Limits = Limits()
     health: Health = Health()
     log_level: LogLevel = "info"
 
 
-_CHOICES: dict[str, Any] = {"policy": PolicyName, "dialect": DialectName, "log_level": LogLevel}
+_OPTION_VALUES = {"true": True, "false": False}
+_CHOICES: dict[str, Any] = {"policy": PolicyName, "dialect": DialectName, "via": WayName, "log_level": LogLevel}
 
 
 class _Loader(yaml.SafeLoader):
@@ -158,7 +178,9 @@ def parse_replica(text: str) -> ReplicaSettings:
         key, separator, value = option.partition("=")
         if not separator:
             raise ConfigError(f"--replica {url}: {option!r} is not key=value")
-        fields[key] = int(value) if key == "ranks" and re.fullmatch("[0-9]{1,9}", value) else value
+        fields[key] = _OPTION_VALUES.get(value, value) if key == "poll_events" else value
+        if key in ("ranks", "block_tokens") and re.fullmatch("[0-9]{1,9}", value):
+            fields[key] = int(value)
     try:
         return msgspec.convert(fields, ReplicaSettings)
     except msgspec.ValidationError as error:
@@ -167,7 +189,7 @@ def parse_replica(text: str) -> ReplicaSettings:
 
 def _found(raw: object, path: str) -> str:
     """', got VALUE' for a path like replicas[0].url, where it can be followed; secrets are not repeated."""
-    if "api_key" in path:
+    if "api_key" in path or path.startswith("redis"):
         return ""
     value = raw
     for step in path.replace("[", ".").replace("]", "").split("."):

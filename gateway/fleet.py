@@ -51,6 +51,11 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
+    @property
+    def url(self) -> str:
+        """The whole of it, without a slash at its end."""
+        return f"{'https' if self.tls else 'http'}://{self.netloc}{self.base_path}"
+
 
 def _redacted(url: str) -> str:
     return url.rsplit("@", 1)[-1]

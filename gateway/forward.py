@@ -147,7 +147,17 @@ class Exchange:
         assert self._prompt is not None
         floor, replica = self._floor, self._ticket.replica
         pool = floor.pools.of(replica)
-        request = outgoing(floor.settings, replica, pool, self._head, self._body, self._intent, self._prompt, self._request_id)
+        request = outgoing(
+            floor.settings,
+            replica,
+            pool,
+            self._head,
+            self._body,
+            self._intent,
+            self._prompt,
+            self._request_id,
+            self._ticket.rank,
+        )
         self._asked_usage = request.asked_usage
         self._connection = connection
         if self._client.write_paused:  # a pause may have come while no engine was attached

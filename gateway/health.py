@@ -29,6 +29,8 @@ _READ_AGAIN_S = 30.0  # between two readings of the facts of a healthy replica
 _READ_UNHEARD_S = 2.0  # the same, while its events can not be heard
 _ANSWER_BYTES = 1024 * 1024
 _REPEATING_OWNERS = ("sglang", "tensorrt_llm")  # `owned_by` of their models
+_POLLED_OWNER = "tensorrt_llm"
+_BLOCK_TOKENS_METRIC = re.compile(rb"^trtllm_kv_cache_tokens_per_block(?:\{[^}\n]*\})? ([0-9]{1,6})(?:\.0*)?\s", re.MULTILINE)
 _MAX_RANKS = 1024  # what a replica says is not believed beyond this
 
 
@@ -37,7 +39,8 @@ class Facts:
     """What a replica told about itself.
 
     event_sources: rank -> (events endpoint, replay endpoint or None), published under `topic`. repeats_stores: its events name
-    a block again without a further copy (SGLang, TensorRT-LLM).
+    a block again without a further copy (SGLang, TensorRT-LLM). has_queue: its events can be polled, of blocks of
+    `queue_block_tokens`, 0 where it does not say.
     """
 
     models: tuple[str, ...] = ()
@@ -45,6 +48,8 @@ class Facts:
     event_sources: dict[int, tuple[str, str | None]] = field(default_factory=dict)
     topic: str = ""
     repeats_stores: bool = False
+    has_queue: bool = False
+    queue_block_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -55,13 +60,16 @@ class _Watch:
     failures: int = 0
     successes: int = 0
     read_at: float = 0.0
+    tells_sleep: bool = False  # it has the page that says so
+    asleep: bool = False
 
 
 class HealthMonitor:
     """Checks every replica.
 
     on_up gets the facts each time a replica comes (back), and again now and then while it is up: sooner when it is `unheard`,
-    that is, a stream of its events has no connection. on_down is called when it is given up.
+    that is, a stream of its events has no connection. on_down is called when it is given up, on_asleep at each check at which it
+    says that it sleeps.
     """
 
     def __init__(
@@ -72,6 +80,7 @@ class HealthMonitor:
         *,
         on_up: Callable[[Replica, ReplicaSettings, Facts], Awaitable[None]],
         on_down: Callable[[Replica], None],
+        on_asleep: Callable[[Replica], None] = lambda replica: None,
         unheard: Callable[[Replica], bool] = lambda replica: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,6 +89,7 @@ class HealthMonitor:
         self._session = session
         self._on_up = on_up
         self._on_down = on_down
+        self._on_asleep = on_asleep
         self._unheard = unheard
         self._clock = clock
         self._watches: dict[str, _Watch] = {}
@@ -142,6 +152,8 @@ class HealthMonitor:
             due_at = watch.read_at + (_READ_UNHEARD_S if self._unheard(replica) else _READ_AGAIN_S)
             if self._clock() >= due_at:
                 await self._read_again(replica, watch)
+            elif watch.tells_sleep:
+                await self._look_asleep(replica, watch)
             return
         facts = await self._learn(replica, watch)
         replica.healthy = True
@@ -161,7 +173,22 @@ class HealthMonitor:
         replica.dialect = dialect_named(facts.dialect)
         self._fleet.learn_models(replica, facts.models)
         await self._on_up(replica, watch.settings, facts)
+        await self._look_asleep(replica, watch)
         return facts
+
+    async def _look_asleep(self, replica: Replica, watch: _Watch) -> None:
+        """An engine that sleeps has dropped its cache, and its stream says so only once it works again (FC-11)."""
+        try:
+            status, answer = await self._get(replica, "/is_sleeping")
+        except (ValueError, aiohttp.ClientError, TimeoutError):
+            return  # whether it lives is the business of /health
+        told = answer.get("is_sleeping") if status == 200 and isinstance(answer, dict) else None
+        watch.tells_sleep = isinstance(told, bool)
+        if told is True:
+            self._on_asleep(replica)
+        if (told is True) != watch.asleep:
+            watch.asleep = told is True
+            log.info("replica sleep replica=%s asleep=%s", replica.name, watch.asleep)
 
     def _failed(self, replica: Replica, watch: _Watch, error: Exception) -> None:
         watch.successes = 0
@@ -184,14 +211,27 @@ class HealthMonitor:
         told = info if status == 200 and isinstance(info, dict) else {}
         dialect = settings.dialect or ("trunkline" if told.get("dialect") == "trunkline" else "openai")
         published = told.get("kv_events")
-        sets = isinstance(published, dict) or any(card.get("owned_by") in _REPEATING_OWNERS for card in cards)
+        owners = [card.get("owned_by") for card in cards]
+        sets = isinstance(published, dict) or any(owner in _REPEATING_OWNERS for owner in owners)
         if settings.events is not None:
             return Facts(names, dialect, repeats_stores=sets)
         status, answer = await self._told(replica, "/kv_event_sources")
         sources, topic = _event_sources(answer) if status == 200 else ({}, "")
         if not sources and isinstance(published, dict):
             sources, topic = _published(published)
-        return Facts(names, dialect, sources, topic, sets)
+        if sources or not settings.poll_events or _POLLED_OWNER not in owners:
+            return Facts(names, dialect, sources, topic, sets)
+        block_tokens = settings.block_tokens or await self._block_tokens(replica)
+        return Facts(names, dialect, repeats_stores=sets, has_queue=True, queue_block_tokens=block_tokens)
+
+    async def _block_tokens(self, replica: Replica) -> int:
+        """Tokens per block of TensorRT-LLM; 0 where it does not say. Its `/metrics` would lose what others read there."""
+        try:
+            _, text = await self._fetch(replica, "/prometheus/metrics")
+        except (ValueError, aiohttp.ClientError, TimeoutError):  # it is a nicety, and may be large
+            return 0
+        found = _BLOCK_TOKENS_METRIC.search(text)
+        return int(found[1]) if found else 0
 
     async def _told(self, replica: Replica, path: str) -> tuple[int, Any]:
         """`_get` of a page of facts; raises ValueError where the answer is only that there is none now."""
@@ -201,9 +241,16 @@ class HealthMonitor:
         return status, answer
 
     async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
-        """(status, parsed JSON or None). Redirects are not followed: a replica is where it was said to be (FC-58)."""
-        address = replica.address
-        url = f"{'https' if address.tls else 'http'}://{address.netloc}{address.base_path}{path}"
+        """(status, parsed JSON or None)."""
+        status, body = await self._fetch(replica, path)
+        try:
+            return status, orjson.loads(body)
+        except orjson.JSONDecodeError:
+            return status, None
+
+    async def _fetch(self, replica: Replica, path: str) -> tuple[int, bytes]:
+        """(status, body). Redirects are not followed: a replica is where it was said to be (FC-58)."""
+        url = replica.address.url + path
         headers = {"authorization": f"Bearer {replica.api_key}"} if replica.api_key else {}
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
         async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
@@ -212,10 +259,7 @@ class HealthMonitor:
                 body += piece
                 if len(body) > _ANSWER_BYTES:
                     raise ValueError(f"{path} answered more than {_ANSWER_BYTES} bytes")
-            try:
-                return response.status, orjson.loads(body)
-            except orjson.JSONDecodeError:
-                return response.status, None
+            return response.status, bytes(body)
 
 
 def _presentable(name: str) -> bool:

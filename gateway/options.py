@@ -24,6 +24,7 @@ def merged_settings(config: Path | None, replicas: Sequence[str], options: Mappi
             *groups, key = name.split(".")
             place = data
             for group in groups:
+                place[group] = place[group] or {}
                 place = place[group]
             place[key] = value
     settings = settings_from(data, source="options")

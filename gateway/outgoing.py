@@ -32,8 +32,9 @@ def outgoing(
     intent: Intent,
     prompt: Prompt,
     request_id: str,
+    rank: int = 0,
 ) -> Outgoing:
-    """The client's request in the replica's dialect."""
+    """The client's request in the replica's dialect, for one of its ranks."""
     dialect = replica.dialect
     members = dialect.members(intent, prompt.tokens)
     asked_usage = (
@@ -49,6 +50,8 @@ def outgoing(
     lines = (
         b"%s %s%s HTTP/1.1\r\n" % (head.method, pool.base_path, head.target),
         pool.host_line,
+        # The field vLLM and SGLang look at, and take the first of (FC-21); with one rank there is nothing to say.
+        b"x-data-parallel-rank: %d\r\n" % rank if len(replica.holders) > 1 else b"",
         # An answer that has to be read must not come compressed.
         head.forwarded_plain if asked_usage else head.forwarded,
         credentials,

@@ -16,7 +16,7 @@ from contextlib import suppress
 import orjson
 
 from gateway.auth import Keys
-from gateway.body import look
+from gateway.body import look, without_report_mode
 from gateway.config import Limits, Settings
 from gateway.errors import Refusal
 from gateway.floor import Floor
@@ -145,6 +145,7 @@ class DataPlane:
             self._answer_locally(client, route)
             return
         intent = look(body, route.kind, session=head.session, priority=head.priority)
+        body = without_report_mode(body, intent.fields)
         request_id = f"{self._prefix}-{next(self._numbers):x}"
         exchange = Exchange(self._floor, client, head, route.name, body, intent, request_id)
         client.exchange = exchange

@@ -22,6 +22,7 @@ import aiohttp
 import uvloop
 from aiohttp import web
 
+from events.relay.store import Place
 from gateway.auth import Keys
 from gateway.check import check_replica
 from gateway.choose.policies import policy_named
@@ -57,7 +58,8 @@ class Gateway:
         self.rates = Rates()
         self.fleet = Fleet(self.index, self.rates)
         self.traffic = TrafficCounts()
-        self.views = Views(self.fleet, self.index)
+        place = Place(settings.redis.url, settings.redis.prefix) if settings.redis is not None else None
+        self.views = Views(self.fleet, self.index, place)
         self.placer = FleetPlacer(
             self.fleet,
             self.index,
@@ -91,6 +93,7 @@ class Gateway:
             self._session,
             on_up=self.views.follow,
             on_down=self.views.suspect,
+            on_asleep=self.views.emptied,
             unheard=self.views.unheard,
         )
         for replica in self.settings.replicas:

@@ -30,7 +30,7 @@ RemoveReplica = Callable[[str], Awaitable[bool]]
 
 
 class Admin:
-    """The two changing routes. `add` returns the new replica's name; `remove` says whether there was one."""
+    """The two changing routes, and who may use them. `add` returns the new replica's name; `remove` whether there was one."""
 
     def __init__(self, token: str | None, networks: Sequence[str], *, add: AddReplica, remove: RemoveReplica) -> None:
         self._token = (token or "").encode()
@@ -43,7 +43,7 @@ class Admin:
 
     async def add_replica(self, request: web.Request) -> web.Response:
         """POST /replicas with a replica's settings as JSON."""
-        if refused := self._refuse(request):
+        if refused := self.refuse(request):
             return refused
         try:
             settings = msgspec.json.decode(await request.read(), type=ReplicaSettings)
@@ -59,7 +59,7 @@ class Admin:
 
     async def remove_replica(self, request: web.Request) -> web.Response:
         """DELETE /replicas/{name}: no new request goes there and its view is dropped; open requests finish."""
-        if refused := self._refuse(request):
+        if refused := self.refuse(request):
             return refused
         name = request.match_info["name"]
         if not await self._remove(name):
@@ -67,7 +67,8 @@ class Admin:
         log.info("admin action=remove_replica replica=%s", name)
         return web.Response(status=204)
 
-    def _refuse(self, request: web.Request) -> web.Response | None:
+    def refuse(self, request: web.Request) -> web.Response | None:
+        """What to answer a request without the token; None where it has it."""
         if not self._token:
             return _error(403, "administration is off: TRUNKLINE_ADMIN_TOKEN is not set")
         given = request.headers.get("authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")

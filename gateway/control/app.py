@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.control.admin import Admin
+from gateway.control.index_routes import IndexRoutes
 from gateway.control.metrics import GatewayCollector
-from gateway.control.show import receipt_row, replica_row
+from gateway.control.query import BadQuery, only, whole_number
+from gateway.control.show import index_row, receipt_row, replica_row
 from gateway.place import FleetPlacer
 from gateway.request import TrafficCounts
 from gateway.views import Views
@@ -31,6 +33,7 @@ class ControlPlane:
         self._placer = placer
         self._views = views
         self._admin = admin
+        self._index = IndexRoutes(placer, views, admin)
         self._tokenizer = tokenizer
         self.draining = False
         self._registry = CollectorRegistry(auto_describe=False)
@@ -38,14 +41,15 @@ class ControlPlane:
 
     def app(self) -> web.Application:
         """The application; `serve` runs it."""
-        app = web.Application()
+        app = web.Application(middlewares=[_bad_queries])
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/status", self._status)
         app.router.add_get("/replicas", self._replicas)
         app.router.add_get("/receipts", self._receipts)
-        app.router.add_get("/index/stats", self._index_stats)
+        app.router.add_get("/index/stats", self._index.stats)
+        app.router.add_get("/index/dump", self._index.dump)
         app.router.add_post("/replicas", self._admin.add_replica)
         app.router.add_delete("/replicas/{name}", self._admin.remove_replica)
         return app
@@ -71,7 +75,7 @@ class ControlPlane:
                 "draining": self.draining,
                 "tokenizer": self._tokenizer(),
                 "replicas": [replica_row(fleet, self._views, replica) for replica in fleet.replicas.values()],
-                "index": _stats(self._placer),
+                "index": index_row(self._placer.index.stats()),
             }
         )
 
@@ -81,14 +85,8 @@ class ControlPlane:
 
     async def _receipts(self, request: web.Request) -> web.Response:
         """The latest receipts, newest first; ?limit= (default 100), ?replica=, ?reason=, ?request_id=."""
-        unknown = set(request.query) - {"limit", "replica", "reason", "request_id"}
-        if unknown:
-            name = min(unknown)
-            return _json({"error": {"message": f"unknown parameter {name!r:.80}", "param": name[:80]}}, status=400)
-        text = request.query.get("limit", "100")
-        if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= _MAX_RECEIPTS:
-            message = f"limit must be 1..{_MAX_RECEIPTS}, got {text!r:.80}"
-            return _json({"error": {"message": message, "param": "limit"}}, status=400)
+        only(request, "limit", "replica", "reason", "request_id")
+        limit = whole_number(request, "limit", 100, least=1, most=_MAX_RECEIPTS)
         replica, reason, request_id = (request.query.get(name) for name in ("replica", "reason", "request_id"))
         rows: list[dict[str, Any]] = []
         for receipt in reversed(self._placer.receipts):
@@ -97,17 +95,17 @@ class ControlPlane:
             if request_id not in (None, receipt.request_id):
                 continue
             rows.append(receipt_row(receipt, self._placer.fleet.view.names))
-            if len(rows) == int(text):
+            if len(rows) == limit:
                 break
         return _json({"receipts": rows})
 
-    async def _index_stats(self, request: web.Request) -> web.Response:
-        return _json(_stats(self._placer))
 
-
-def _stats(placer: FleetPlacer) -> dict[str, int]:
-    stats = placer.index.stats()
-    return {name: getattr(stats, name) for name in ("holders", "nodes", "blocks", "guesses", "orphans", "bytes")}
+@web.middleware
+async def _bad_queries(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except BadQuery as error:
+        return _json({"error": {"message": str(error), "param": error.param}}, status=error.status)
 
 
 def _json(value: object, status: int = 200) -> web.Response:

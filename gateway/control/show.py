@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from events.redis_source import RedisStream
 from gateway.choose.types import Candidate, Receipt
 from gateway.fleet import Fleet, Replica
 from gateway.views import Views
+from radix.index import IndexStats
 
 
 def receipt_row(receipt: Receipt, names: list[str]) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def replica_row(fleet: Fleet, views: Views, replica: Replica) -> dict[str, Any]:
     """One replica as an operator wants to see it."""
     return {
         "name": replica.name,
-        "url": f"{'https' if replica.address.tls else 'http'}://{replica.address.netloc}{replica.address.base_path}",
+        "url": replica.address.url,
         "dialect": replica.dialect.name,
         "models": replica.models,
         "healthy": replica.healthy,
@@ -47,6 +49,11 @@ def replica_row(fleet: Fleet, views: Views, replica: Replica) -> dict[str, Any]:
         "draining": replica.draining,
         "ranks": [_rank_row(fleet, views, rank, holder) for rank, holder in enumerate(replica.holders)],
     }
+
+
+def index_row(stats: IndexStats) -> dict[str, int]:
+    """The sizes of the index."""
+    return {name: getattr(stats, name) for name in ("holders", "nodes", "blocks", "guesses", "orphans", "loose", "bytes")}
 
 
 def _rank_row(fleet: Fleet, views: Views, rank: int, holder: int) -> dict[str, Any]:
@@ -61,6 +68,8 @@ def _rank_row(fleet: Fleet, views: Views, rank: int, holder: int) -> dict[str, A
         "trust": view.trust[holder],
         "freshness": view.freshness[holder].value,
         "follows_events": stream is not None,
+        "relayed": isinstance(stream, RedisStream) and stream.relayed,
+        "events_connected": stream is not None and stream.connected,
     }
 
 

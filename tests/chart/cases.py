@@ -13,6 +13,7 @@ EXTERNAL: Mapping[str, Any] = {
     "topic": "kv-events",
     "ranks": 2,
 }
+_UNPOLLED: Mapping[str, Any] = {"url": "http://trt-1:8000", "poll_events": False}
 PLACEMENT: Mapping[str, Any] = {
     "nodeSelector": {"pool": "cpu"},
     "tolerations": [{"key": "pool", "operator": "Equal", "value": "cpu", "effect": "NoSchedule"}],
@@ -42,6 +43,9 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "several-gateways": {"gateway": {"replicaCount": 3}},
     "external-only": {"replicas": {"own": {"enabled": False}, "external": [EXTERNAL]}},
     "own-and-external": {"replicas": {"own": {"count": 3}, "external": [EXTERNAL, {"url": "https://engine.example/base"}]}},
+    "polled": {
+        "replicas": {"external": [{"url": "http://trt:8000", "events": "http://trt:8000", "block_tokens": 64}, _UNPOLLED]}
+    },
     "engine-key": {"replicas": {"external": [{**EXTERNAL, "api_key": "engine-key-0123"}]}},
     "secrets-by-reference": {
         "auth": {"apiKeys": {"existingSecret": "clients", "key": "list"}, "adminToken": {"existingSecret": "admin"}}

@@ -18,6 +18,7 @@ from tests.events.followed import BLOCK, following, live
 from tests.fakes.publisher import FakePublisher, until
 from tests.fakes.wire import CLEARED, as_array, batch, chain, removed, stored
 
+TESTS = Path(__file__).parents[1]
 BASE = Namespace("m")
 PROMPT = np.array([10 * i + j for i in range(6) for j in range(BLOCK)], np.int32)
 
@@ -192,17 +193,21 @@ NOT_APPLICABLE = {45}
 
 def test_every_edge_case_has_a_test() -> None:
     """Edge cases 1 to 46: each number stands in the docstring of a test, or above."""
-    root = Path(__file__).parents[1]
-    named = {number for file in root.rglob("test_*.py") if file != Path(__file__) for number in numbers_in(file)}
-    named |= set(numbers_in(Path(__file__), without="test_every_edge_case_has_a_test"))
     for file, name in ELSEWHERE.values():
-        assert f"def {name}" in (root / file).read_text(encoding="utf-8")
+        assert f"def {name}" in (TESTS / file).read_text(encoding="utf-8")
+    named = set(numbers_in_docstrings(r"[Ee]dge cases? ([\d, ]+)"))
     assert sorted(set(range(1, 47)) - named - ELSEWHERE.keys() - NOT_APPLICABLE) == []
 
 
-def numbers_in(file: Path, *, without: str = "") -> Iterator[int]:
-    """The edge cases that the docstrings of a file's tests name."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != without:
-            for listed in re.findall(r"[Ee]dge cases? ([\d, ]+)", ast.get_docstring(node) or ""):
-                yield from map(int, re.findall(r"\d+", listed))
+def test_every_fault_case_of_events_and_views_has_a_test() -> None:
+    """FC-01 to FC-21."""
+    assert sorted(set(range(1, 22)) - set(numbers_in_docstrings(r"FC-(\d\d)"))) == []
+
+
+def numbers_in_docstrings(pattern: str) -> Iterator[int]:
+    """What the docstrings of all tests name, less those of the two tests that look for it."""
+    for file in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.endswith("_has_a_test"):
+                for listed in re.findall(pattern, ast.get_docstring(node) or ""):
+                    yield from map(int, re.findall(r"\d+", listed))

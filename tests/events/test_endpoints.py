@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from events.endpoints import rank_endpoint
+from events.endpoints import is_queue, queue_url, rank_endpoint
 from events.errors import EndpointError
 
 
@@ -45,3 +45,26 @@ def test_each_rank_has_its_own(endpoint: str, rank: int, want: str) -> None:
 def test_what_cannot_be_one_is_named(endpoint: str, rank: int) -> None:
     with pytest.raises(EndpointError, match=re.escape(endpoint.removeprefix("bind+"))):
         rank_endpoint(endpoint, rank)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("http://10.0.0.1:8000", "http://10.0.0.1:8000/kv_cache_events"),
+        ("https://engine.example/", "https://engine.example/kv_cache_events"),
+        ("http://[::1]:8000/base/kv_cache_events", "http://[::1]:8000/base/kv_cache_events"),
+    ],
+)
+def test_a_queue_is_at_its_usual_path_unless_another_is_given(endpoint: str, url: str) -> None:
+    assert is_queue(endpoint)
+    assert queue_url(endpoint) == url
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://", "http://*:1", "http://h:99999", "http://h?x=1", "http://u:secret@h:1", "http://[::1"]
+)
+def test_a_queue_that_cannot_be_asked_is_named_without_its_credentials(endpoint: str) -> None:
+    with pytest.raises(EndpointError, match="queue of events") as caught:
+        queue_url(endpoint)
+    assert "secret" not in str(caught.value)
+    assert not is_queue("tcp://h:1")

@@ -31,6 +31,16 @@ def test_check_config_answers_0_for_a_good_file_and_1_for_a_wrong_one(tmp_path: 
     assert orjson.loads(capsys.readouterr().out)["ok"] is False
 
 
+def test_check_config_shows_no_password_of_redis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """FC-59: the settings are printed, the secret in a URL is not."""
+    path = tmp_path / "c.yaml"
+    path.write_text("replicas: [{url: 'http://a:1'}]\nredis: {url: 'rediss://u:geheim@h:6379/1'}")
+    assert main(["check-config", "--json", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert orjson.loads(out)["settings"]["redis"] == {"url": "rediss://h:6379/1", "prefix": "trunkline"}
+    assert "geheim" not in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -12,6 +12,7 @@ from gateway.config import (
     Health,
     Limits,
     Listen,
+    RedisSettings,
     ReplicaSettings,
     Settings,
     load_settings,
@@ -79,9 +80,13 @@ def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         ("replicas: [{url: 'http://[::1'}]", ["replicas[0]", "[::1"]),
         ("replicas: [{url: 'http://a', events: foo}]", ["replicas[0]", "events", "foo"]),
         ("replicas: [{url: 'http://a', replay: 'tcp://a:65535', ranks: 2}]", ["replicas[0]", "replay", "65536"]),
+        ("replicas: [{url: 'http://a', events: 'http://*:8000'}]", ["replicas[0]", "events", "http://*:8000"]),
+        ("replicas: [{url: 'http://a', events: 'http://a:8000', replay: 'tcp://a:1'}]", ["replicas[0]", "replay", "tcp://a:1"]),
         ("replicas: [{url: 'http://a'}, {url: 'http://b', name: 'a:80'}]", ["replicas[1].name", "a:80", "replicas[0]"]),
         ("replicas: [{url: 'http://a'}]\nadmin_networks: [abc]", ["admin_networks", "abc"]),
         ("replicas: [{url: 'http://a'}]\napi_keys_file: /nowhere/keys", ["/nowhere/keys"]),
+        ("replicas: [{url: 'http://a', via: redis}]", ["replicas[0].via", "redis is not set"]),
+        ("replicas: [{url: 'http://a'}]\nredis: {url: 'http://h:1'}", ["redis.url", "http://h:1"]),
     ],
 )
 def test_what_serve_would_refuse_is_refused_by_the_check_too(tmp_path: Path, text: str, names: list[str]) -> None:
@@ -103,13 +108,45 @@ def test_a_wrong_api_key_type_is_refused_without_repeating_the_key() -> None:
     assert "998877" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["http://u:geheim@h", 5, "redis://:geheim@h:0"])
+def test_a_wrong_redis_url_is_refused_without_repeating_its_password(url: object) -> None:
+    """FC-59: nor when it is no text at all."""
+    with pytest.raises(ConfigError, match=r"redis\.url") as caught:
+        check_settings(settings_from({"replicas": [{"url": "http://a"}], "redis": {"url": url}}, source="test"))
+    assert "geheim" not in str(caught.value)
+    assert ", got 5" not in str(caught.value)
+
+
+def test_redis_is_set_by_option_beside_the_prefix_of_the_file(tmp_path: Path) -> None:
+    path = _write(tmp_path, "redis: {url: 'redis://a', prefix: mine}\nreplicas: [{url: 'http://a:8000', via: direct}]\n")
+    redis = merged_settings(path, [], {"redis.url": "redis://b"}).redis
+    assert redis is not None
+    assert (redis.url, redis.prefix) == ("redis://b", "mine")
+    redis = merged_settings(None, ["http://a"], {"redis.url": "redis://b"}).redis
+    assert redis is not None
+    assert (redis.url, redis.prefix) == ("redis://b", "trunkline")
+
+
 def test_replica_option_takes_the_same_names_as_the_file() -> None:
     replica = parse_replica("http://a:8000,events=tcp://a:5557,replay=tcp://a:5558,name=first,ranks=2")
     assert (replica.url, replica.events, replica.replay) == ("http://a:8000", "tcp://a:5557", "tcp://a:5558")
     assert (replica.name, replica.ranks) == ("first", 2)
+    replica = parse_replica("http://a:8000,events=http://a:8000,poll_events=false,block_tokens=64")
+    assert (replica.events, replica.poll_events, replica.block_tokens) == ("http://a:8000", False, 64)
+    check_settings(Settings(replicas=(replica,)))
 
 
-@pytest.mark.parametrize("text", ["http://a,event=tcp://a:1", "http://a,events", "http://a,ranks=-1", "http://a,dialect=foo"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://a,event=tcp://a:1",
+        "http://a,events",
+        "http://a,ranks=-1",
+        "http://a,dialect=foo",
+        "http://a,poll_events=maybe",
+        "http://a,block_tokens=x",
+    ],
+)
 def test_a_wrong_replica_option_names_the_replica(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--replica http://a"):
         parse_replica(text)
@@ -140,6 +177,6 @@ def test_every_setting_is_in_the_reference() -> None:
     def names(struct: type[msgspec.Struct]) -> list[str]:
         return [field.name for field in msgspec.structs.fields(struct)]
 
-    for struct in (Settings, Listen, Limits, ReplicaSettings, Health):
+    for struct in (Settings, Listen, Limits, ReplicaSettings, Health, RedisSettings):
         missing = [name for name in names(struct) if f"`{name}`" not in text and f"`{name}[]`" not in text]
         assert not missing, f"docs/configuration.md does not name {missing} of {struct.__name__}"

@@ -29,6 +29,9 @@ class Engine:
         self.models: object = {"data": [{"id": "m"}, {"id": "m-alias"}, {"no": "id"}, 5]}
         self.info: object = {"dialect": "trunkline"}
         self.sources: object = {"0": {"endpoint": "tcp://*:5557", "replay_endpoint": None}, "x": {}, "1": {"endpoint": 5}}
+        self.scrape = (404, b"")
+        self.sleeping: object = None  # None: there is no such page
+        self.asked_sleeping = 0
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -38,6 +41,8 @@ class Engine:
         app.router.add_get("/v1/models", self._told)
         app.router.add_get("/server_info", self._told)
         app.router.add_get("/kv_event_sources", self._told)
+        app.router.add_get("/is_sleeping", self._sleeping)
+        app.router.add_get("/prometheus/metrics", self._prometheus)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
@@ -50,6 +55,13 @@ class Engine:
     async def _health(self, request: web.Request) -> web.Response:
         self.checks += 1
         return web.Response(status=self.health, headers={"location": "/elsewhere"})
+
+    async def _sleeping(self, request: web.Request) -> web.Response:
+        self.asked_sleeping += 1
+        return web.Response(status=404) if self.sleeping is None else web.json_response(self.sleeping)
+
+    async def _prometheus(self, request: web.Request) -> web.Response:
+        return web.Response(status=self.scrape[0], body=self.scrape[1])
 
     async def _told(self, request: web.Request) -> web.Response:
         self.asked += 1
@@ -69,6 +81,7 @@ class House:
         self.fleet = Fleet(Index(), Rates())
         self.up: list[Facts] = []
         self.down = 0
+        self.asleep = 0
         self.unheard = False
         self.now = 0.0
         self.monitor = HealthMonitor(
@@ -77,6 +90,7 @@ class House:
             session,
             on_up=self._up,
             on_down=self._down,
+            on_asleep=self._asleep,
             unheard=lambda replica: self.unheard,
             clock=lambda: self.now,
         )
@@ -92,6 +106,9 @@ class House:
 
     def _down(self, replica: Replica) -> None:
         self.down += 1
+
+    def _asleep(self, replica: Replica) -> None:
+        self.asleep += 1
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
@@ -176,6 +193,44 @@ async def test_vllm_tells_its_topic_and_the_owner_of_a_model_names_the_engine(ho
     assert house.up[-1] == Facts(("m",), "trunkline", repeats_stores=True)
 
 
+TOKENS_PER_BLOCK = b"# TYPE trtllm_kv_cache_tokens_per_block gauge\ntrtllm_kv_cache_tokens_per_block%s\ntrtllm_x 1\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "scrape", "block_tokens"),
+    [
+        (200, TOKENS_PER_BLOCK % b'{model_name="m",engine_type="x"} 64.0', 64),
+        (200, TOKENS_PER_BLOCK % b" 32", 32),
+        (200, TOKENS_PER_BLOCK % b" 1e9", 0),
+        (200, b"x" * 2_000_000, 0),
+        (500, b"", 0),
+        (404, b"", 0),
+    ],
+)
+async def test_tensorrt_llm_is_polled_where_it_publishes_nothing(
+    house: House, status: int, scrape: bytes, block_tokens: int
+) -> None:
+    """Edge case 17: blocks of the size its metrics tell; without them the size is learned from the events."""
+    house.engine.sources, house.engine.info = {}, {}
+    house.engine.models = {"data": [{"id": "m", "owned_by": "tensorrt_llm"}]}
+    house.engine.scrape = (status, scrape)
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    assert house.up == [Facts(("m",), "openai", repeats_stores=True, has_queue=True, queue_block_tokens=block_tokens)]
+
+
+@pytest.mark.parametrize("options", [{"poll_events": False}, {"block_tokens": 128}])
+async def test_polling_can_be_switched_off_and_the_size_of_blocks_set(house: House, options: dict[str, object]) -> None:
+    """Edge case 38: one reader only, and that may be another one."""
+    house.engine.sources, house.engine.info = {}, {}
+    house.engine.models = {"data": [{"id": "m", "owned_by": "tensorrt_llm"}]}
+    house.engine.scrape = (200, TOKENS_PER_BLOCK % b" 32")
+    await house.watch(**options)
+    await house.until(lambda: house.replica.healthy)
+    polls = "poll_events" not in options
+    assert house.up == [Facts(("m",), "openai", repeats_stores=True, has_queue=polls, queue_block_tokens=128 if polls else 0)]
+
+
 async def test_one_failure_is_not_down_and_several_are(house: House) -> None:
     """FC-32, FC-25: it takes several in a row, it is told once, and load stays as it was."""
     await house.watch()
@@ -202,6 +257,23 @@ async def test_a_dead_process_is_noticed_and_its_return_too(house: House) -> Non
     assert house.down == 1
     await house.engine.start()
     await house.until(lambda: house.replica.healthy)
+
+
+async def test_a_replica_that_sleeps_says_so_at_each_check(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    """FC-11, case 2: its cache is gone, and nothing comes over its stream; one without the page is not asked all the time."""
+    caplog.set_level("INFO")
+    await house.watch()
+    await house.until(lambda: house.engine.checks >= 6)
+    assert (house.engine.asked_sleeping, house.asleep) == (1, 0)
+    house.engine.sleeping = {"is_sleeping": False}
+    house.now += 31
+    await house.until(lambda: house.engine.asked_sleeping >= 4)
+    assert house.asleep == 0
+    house.engine.sleeping = {"is_sleeping": True}
+    await house.until(lambda: house.asleep >= 3)
+    house.engine.sleeping = {"is_sleeping": False}
+    await house.until(lambda: "replica sleep replica=r asleep=False" in caplog.text)
+    assert (caplog.text.count("asleep=True"), house.down, house.replica.healthy) == (1, 0, True)
 
 
 async def test_a_redirecting_health_page_is_alive_but_not_followed(house: House) -> None:

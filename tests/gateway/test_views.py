@@ -14,8 +14,9 @@ from gateway.config import ReplicaSettings
 from gateway.fleet import Address, Fleet, Replica
 from gateway.health import Facts
 from gateway.views import Views
-from radix.changes import as_tokens
+from radix.changes import Batch, as_tokens
 from radix.index import Index
+from tests.fakes.event_queue import BLOCK, FakeQueue, created, removed, stored
 
 SETTINGS = ReplicaSettings(url="http://127.0.0.1:1")
 
@@ -23,10 +24,10 @@ SETTINGS = ReplicaSettings(url="http://127.0.0.1:1")
 class House:
     """A fleet of one replica, its index and its views."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = "http://127.0.0.1:1", *, ranks: int = 1, api_key: str | None = None) -> None:
         self.index = Index()
         self.fleet = Fleet(self.index, Rates())
-        self.replica: Replica = self.fleet.add("r", Address.parse("http://127.0.0.1:1"), dialect="openai")
+        self.replica: Replica = self.fleet.add("r", Address.parse(url), dialect="openai", ranks=ranks, api_key=api_key)
         self.views = Views(self.fleet, self.index)
 
     @property
@@ -103,6 +104,22 @@ async def test_what_a_replica_says_is_looked_for_at_its_own_host_and_bad_endpoin
     assert "not following replica=r" in caplog.text
 
 
+async def test_a_replica_that_sleeps_holds_nothing_and_its_stream_goes_on(house: House) -> None:
+    """FC-11, case 2: nothing is published and nothing is replayed; what it stores after it woke is believed."""
+    with engine() as publisher:
+        await house.views.follow(house.replica, SETTINGS, facts(publisher))
+        await house.until(lambda: house.index.stats().blocks == 1 and house.freshness is Freshness.LIVE)
+        other = house.index.holder("other", 0)
+        house.index.apply(other, Batch(0, 0, 0.0, (Stored((1,), None, as_tokens(range(32)), 32),)))
+        house.views.emptied(house.replica)
+        assert (house.freshness, house.index.stats().blocks) == (Freshness.LIVE, 1)
+        publisher.publish([Stored((2,), None, as_tokens(range(32)), 32)])
+        await house.until(lambda: house.index.stats().blocks == 2)
+        stream = house.views.stream(house.replica.holders[0])
+        assert stream is not None
+        assert (stream.counts.blocks, stream.counts.replays, house.freshness) == (1, 1, Freshness.LIVE)
+
+
 async def test_a_dead_replica_holds_nothing(house: House) -> None:
     """FC-11: health says it died; its credit is gone at once."""
     with engine() as publisher:
@@ -110,3 +127,46 @@ async def test_a_dead_replica_holds_nothing(house: House) -> None:
         await house.until(lambda: house.index.stats().blocks == 1)
         house.views.suspect(house.replica)
         assert house.index.stats().blocks == 0
+
+
+POLLED = Facts(("m",), repeats_stores=True, has_queue=True, queue_block_tokens=BLOCK)
+
+
+async def test_a_replica_that_only_has_a_queue_is_polled_once_for_all_its_ranks() -> None:
+    """FC-21: and its removals count at once, however often a block was named (edge case 17)."""
+    async with FakeQueue() as queue:
+        house = House(queue.url.removesuffix("/kv_cache_events"), ranks=2, api_key="secret")
+        for rank in (0, 1):
+            queue.tell(created(), rank=rank)
+            queue.tell(stored(0, count=2), rank=rank)
+        queue.tell(stored(0), rank=1)
+        await house.views.follow(house.replica, SETTINGS, POLLED)
+        await house.until(lambda: house.index.stats().blocks == 4)
+        assert [house.fleet.view.freshness[holder] for holder in house.replica.holders] == [Freshness.LIVE, Freshness.LIVE]
+        assert (queue.headers[0]["authorization"], house.views.unheard(house.replica)) == ("Bearer secret", False)
+        streams = [house.views.stream(holder) for holder in house.replica.holders]
+        later = Facts(("m",), repeats_stores=True, has_queue=True, queue_block_tokens=2 * BLOCK)
+        await house.views.follow(house.replica, SETTINGS, later)
+        assert [house.views.stream(holder) for holder in house.replica.holders] == streams
+        queue.tell(removed(0, 1), rank=1)
+        await house.until(lambda: house.index.stats().blocks == 2)
+        await house.views.unfollow(house.replica)
+        assert not any(task.get_name().startswith("poll ") for task in asyncio.all_tasks())
+        await house.views.stop()
+
+
+async def test_a_queue_may_be_configured_and_gets_no_key_of_somebody_else() -> None:
+    async with FakeQueue() as queue:
+        house = House("http://127.0.0.1:1", api_key="secret")
+        settings = ReplicaSettings(url="http://127.0.0.1:1", events=queue.url.removesuffix("/kv_cache_events"))
+        queue.tell(created())
+        queue.tell(stored(0))
+        await house.views.follow(house.replica, settings, Facts(("m",)))
+        await house.until(lambda: house.freshness is Freshness.LIVE and house.index.stats().blocks == 1)
+        assert "authorization" not in queue.headers[0]
+        queue.tell(stored(0))
+        queue.tell(removed(0))
+        await house.until(lambda: house.index.stats().blocks == 0)
+        house.views.suspect(house.replica)
+        assert house.freshness is Freshness.COLD
+        await house.views.stop()
