@@ -248,6 +248,18 @@ class CompiledTree:
             raise RadixError(f"no such ledger: {ledger}")
         return self._entries.clear(self._base, ledger)
 
+    def check(self, ledgers: Sequence[int], root: int) -> None:
+        """Raise unless all of these exist; -1 for no ledger and 0 for no root may stand in their places."""
+        if root:
+            self._known_root(root)
+        for ledger in ledgers:
+            if ledger not in self._ledgers and ledger != -1:
+                raise RadixError(f"no such ledger: {ledger}")
+
+    def ingest(self, desk: int, payloads: bytes, count: int) -> int:
+        """Apply payloads of events as a desk says (see `radix.ingest`); how it ended, a code of `feed`."""
+        return self._entries.ingest(self._base, desk, payloads, count)
+
     def handles(self, ledger: int) -> Iterator[Handle]:
         """Every hash of a ledger, in no particular order."""
         out = np.zeros(5 * self.used(ledger), np.int64)

@@ -18,6 +18,7 @@ from radix.core.along import copies_of, edges_along, place_of
 from radix.core.atomics import data_of, load_64, shift_right, store_64
 from radix.core.children import drop_root, find_child, new_root
 from radix.core.handles import copies_in, depth_in, ledger_at, node_in
+from radix.core.ingest import ingest
 from radix.core.jit import default_cache, entry, mark_whole
 from radix.core.layout import ENTRY, GONE, LEDGER_TABLE, ROOT, ROOT_KEY_WORDS, SEED, WORDS
 from radix.core.nodes import climb, node_at
@@ -36,6 +37,7 @@ _TOKENS = types.Array(types.int32, 1, "C", readonly=True)
 _HASHES = types.Array(types.uint64, 1, "C", readonly=True)
 _MATRIX = types.Array(types.int32, 2, "C")
 _LONGS = types.Array(types.int64, 1, "C")
+_BYTES = types.Bytes(types.uint8, 1, "C", readonly=True)
 _I = types.int64
 
 
@@ -53,6 +55,10 @@ def _remove(base: int, ledger: int, hashes: HashArray) -> int:
 
 def _clear(base: int, ledger: int) -> int:
     return clear_ledger(base, ledger)
+
+
+def _ingest(base: int, desk: int, buffer: bytes, payloads: int) -> int:
+    return ingest(base, desk, data_of(buffer), payloads)
 
 
 def _root(base: int, key: Int32Array, make: int) -> int:
@@ -138,6 +144,7 @@ class Entries:
     store: Callable[[int, int, int, int, int, int, HashArray, Int32Array], int]
     remove: Callable[[int, int, HashArray], int]
     clear: Callable[[int, int], int]
+    ingest: Callable[[int, int, bytes, int], int]
     root: Callable[[int, Int32Array, int], int]
     drop_root: Callable[[int, int], bool]
     widen: Callable[[int, int, int, int, Int64Array], None]
@@ -160,6 +167,7 @@ def load(folder: Path | None = None) -> Entries:
         store=entry(_store, _I(_I, _I, _I, _I, _I, types.uint64, _HASHES, _TOKENS), at, nogil=True),
         remove=entry(_remove, _I(_I, _I, _HASHES), at, nogil=True),
         clear=entry(_clear, _I(_I, _I), at, nogil=True),
+        ingest=entry(_ingest, _I(_I, _I, _BYTES, _I), at, nogil=True),
         root=entry(_root, _I(_I, _TOKENS, _I), at, nogil=True),
         drop_root=entry(_drop_root, types.boolean(_I, _I), at, nogil=True),
         widen=entry(_widen, types.void(_I, _I, _I, _I, _LONGS), at, nogil=True),

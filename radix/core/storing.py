@@ -90,6 +90,12 @@ def store_blocks(
         node = climb(base, node_in(load_64(slot + 8)), depth)
     if load_64(node_at(base, load_32(node_at(base, node) + ROOT)) + ROOT_GRAIN) != grain:
         return FOREIGN_PARENT
+    return store_below(base, ledger, node, depth, grain, hashes, tokens, blocks)
+
+
+@inner
+def store_below(base: int, ledger: int, node: int, depth: int, grain: int, hashes: int, tokens: int, blocks: int) -> int:
+    """`store_blocks` behind block `depth` of the tree, which lies in `node`."""
     if depth + blocks > MAX_DEPTH:
         return TOO_DEEP
     if not (_has_room(base, blocks, grain) and reserve_handles(base, ledger, blocks) and grow_children(base, 4)):
