@@ -13,7 +13,7 @@ from radix.core import layout as lay
 from radix.core.compiled import CompiledTree, as_hashes
 from radix.holder import Holder
 from radix.ingest import Feed, Ingest, Taken
-from radix.writer import _contradicts_itself, without_model
+from radix.writer import _contradicts_itself, _namespace_of
 from tests.radix.core.memory_check import live_nodes
 
 TIERS = range(4)
@@ -134,7 +134,7 @@ class Pair:
             return True
         parent = self.owner.find(0, event.parent) if event.parent is not None else None
         contradicts = _contradicts_itself(event)
-        return not contradicts and event.parent is not None and (parent is None or parent.node.root.block_tokens != size)
+        return not contradicts and event.parent is not None and (parent is None or parent.root.block_tokens != size)
 
     def _apply(self, event: Event) -> Applied:
         """The slow way into the compiled tree."""
@@ -147,10 +147,10 @@ class Pair:
             return Applied(removed=removed, unknown=len(unknown))
         if _contradicts_itself(event):
             return Applied(skipped=1)
-        root = self.root(without_model(event.namespace_hint), event.block_tokens)
+        root = self.root(_namespace_of(event.namespace_hint), event.block_tokens)
         above = None
         if event.parent is not None:
-            tier = next(tier for tier in TIERS if event.parent in self.owner.ledger(0, Tier(tier)).blocks)
+            tier = next(tier for tier in TIERS if event.parent in self.owner.ledger(0, Tier(tier)).find(event.parent))
             above = (self.ledgers[tier], event.parent)
         hashes, grain = as_hashes(event.hashes), event.block_tokens
         placed = self.tree.store(self.ledgers[event.tier], root, grain, hashes, np.array(event.tokens), above)
