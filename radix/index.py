@@ -170,6 +170,8 @@ class Index:
         self._guesses.forget(holder)
         ledgers = owner.clear()
         self._lookup.forget()
+        if self._payloads is not None:
+            self._payloads.forget(holder)
         return sum(ledger.clear() for ledger in ledgers)
 
     def drop(self, holder: int) -> None:
@@ -205,6 +207,8 @@ class Index:
         return found
 
     def _apply(self, owner: Holder, batch: Sequence[Event], applied: Applied) -> None:
+        if self._payloads is not None:
+            self._payloads.forget(owner.number)
         for key, events in groupby(batch, _removal_key):
             if key is None:
                 for event in events:

@@ -32,6 +32,9 @@ class Payloads:
         self._ingest = Ingest(tree.compiled)
         self._apply = apply
         self._stored = stored
+        self._feeds: dict[int, Feed] = {}  # by holder, as long as nothing but the scanner changes it
+        self._roots: tuple[FlatRoot, ...] = ()  # what they were made for
+        self._leads = 0
 
     def take(self, owner: Holder, payload: bytes, decode: Decode, *, tell: bool) -> Heard:
         """Apply one payload; raises what `decode` raises, and then some of its events may have been applied."""
@@ -41,7 +44,7 @@ class Payloads:
             self._decoded(owner, decode(payload), heard)
             return heard
         run = self._ingest.start((payload,))
-        while feed is not None:
+        while feed is not None:  # what waits may change what it may do
             waiting = self._go(owner, run, feed, heard, tell=tell)
             if waiting is None:
                 return heard
@@ -50,6 +53,10 @@ class Payloads:
         for rest in run.rest():
             self._decoded(owner, decode(rest), heard)
         return heard
+
+    def forget(self, holder: int) -> None:
+        """A holder was changed in another way."""
+        self._feeds.pop(holder, None)
 
     def _go(self, owner: Holder, run: Run, feed: Feed, heard: Heard, *, tell: bool) -> bytes | None:
         taken = run.go(feed, log=tell)
@@ -79,6 +86,18 @@ class Payloads:
 
     def _feed(self, owner: Holder) -> Feed | None:
         """What the scanner has to know of a holder; None while its events need more than it can do."""
+        roots = self._tree.roots_of(_NO_NAMESPACE)
+        if roots is not self._roots or self._tree.leads != self._leads:
+            self._feeds.clear()
+            self._roots, self._leads = roots, self._tree.leads
+        feed = self._feeds.get(owner.number)
+        if feed is None:
+            feed = self._new_feed(owner)
+            if feed is not None:
+                self._feeds[owner.number] = feed
+        return feed
+
+    def _new_feed(self, owner: Holder) -> Feed | None:
         known = owner.groups.known
         if len(known) != 1 or len(owner.orphans) or len(owner.loose):
             return None
