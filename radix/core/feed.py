@@ -24,7 +24,7 @@ PAYLOAD = 80
 EVENT = 88  # 0 also says that the frame is to be read first
 OFFSET = 96
 
-# Out: what was done.
+# Out: where it stopped; what was done is added to the counters, which Python sets to 0.
 END = 104  # of the event that waits
 EVENTS_AT = 112  # of the list of events, and how many there are
 EVENTS_COUNT = 120
@@ -34,7 +34,7 @@ REMOVED = 144
 UNKNOWN = 152
 SKIPPED = 160
 LOGGED = 168
-COUNTERS = 128  # from here on, five words and LOGGED
+COUNTERS = 128  # these five
 
 # The event at hand.
 KIND = 200
@@ -48,7 +48,7 @@ NAMESPACED = 256
 GROUP_NAMED = 264
 PENDING = 280  # hashes removed and not yet taken out of the tree, and from which tier
 PENDING_TIER = 288
-STACK = 320  # of `skip`
+STACK = 320  # of `skip`: 17 words
 
 MAX_PAYLOADS = 1 << 10  # per call
 MAX_BLOCKS = 1 << 16  # per event

@@ -59,7 +59,9 @@ def ask_ahead(base: int, entries: int, size: int, hashes: int, at: int) -> None:
     """Make the key of hash number `at` and ask for the memory of its entry."""
     key = handle_key(base, load_64(hashes + at * 8))
     store_64(base + KEYS_AHEAD + (at & _RING) * 8, key)
-    prefetch(entries + mul_high(key, size) * ENTRY)
+    home = entries + mul_high(key, size) * ENTRY
+    prefetch(home)
+    prefetch(home + 3 * ENTRY)  # `probe` looks at four entries, mostly over two cache lines
 
 
 @inner

@@ -17,7 +17,6 @@ from radix.core.atomics import copy, fill_zero, load_8, load_32, load_64, mul_hi
 from radix.core.feed import (
     BATCHES,
     BLOCKS,
-    COUNTERS,
     DONE,
     END,
     ENDS,
@@ -77,7 +76,7 @@ _REFUSED = -1
 @inner
 def ingest(base: int, desk: int, buffer: int, payloads: int) -> int:
     """Go on from where the desk says; how it ended."""
-    fill_zero(desk + COUNTERS, 48)
+    store_64(desk + LOGGED, 0)
     store_64(desk + PENDING, 0)
     how = DONE
     while how == DONE and load_64(desk + PAYLOAD) < payloads:

@@ -124,6 +124,15 @@ def hashes_into(at: int, end: int, target: int, count: int) -> int:
 
 
 @inner
+def _token_into(raw: int, more: int, target: int) -> int:
+    """Write one token id of 1 + `more` bytes; the value, and bits above 2^31 when it is none."""
+    wide = shift_right(raw, 7) & 1
+    value = shift_right(swap_bytes(raw) << (wide << 3), 64 - ((more + 1 - wide) << 3))
+    store_32(target, value)
+    return value | (-wide & ((raw & 0xFC) ^ 0xCC | more & 8)) << 32
+
+
+@inner
 def tokens_into(at: int, end: int, target: int, count: int) -> int:
     """Write `count` token ids from 0 to 2^31 - 1, 4 bytes each.
 
@@ -136,20 +145,12 @@ def tokens_into(at: int, end: int, target: int, count: int) -> int:
             return -1
         for _ in range(_STEP // 2):
             raw = load_64(at)
-            tag = raw & 0xFF
-            wide = shift_right(tag, 7)
-            more = wide << (tag & 3)
-            value = shift_right(swap_bytes(raw) << (wide << 3), 64 - ((more + 1 - wide) << 3))
-            store_32(target + done * 4, value)
-            wrong |= value | (-wide & ((tag & 0xFC) ^ 0xCC | more & 8)) << 32
+            more = (shift_right(raw, 7) & 1) << (raw & 3)  # bytes behind the tag
             second = at + 1 + more
-            tag = shift_right(raw, ((1 + more) << 3) & 63) & 0xFF  # the load below is not waited for
-            wide = shift_right(tag, 7)
-            more = wide << (tag & 3)
-            value = shift_right(swap_bytes(load_64(second)) << (wide << 3), 64 - ((more + 1 - wide) << 3))
-            store_32(target + done * 4 + 4, value)
-            wrong |= value | (-wide & ((tag & 0xFC) ^ 0xCC | more & 8)) << 32
-            at = second + 1 + more
+            following = shift_right(raw, 8 + (more << 3) & 63)  # from what is loaded already: the sizes are a chain of waits
+            more_behind = (shift_right(following, 7) & 1) << (following & 3)
+            at = second + 1 + more_behind
+            wrong |= _token_into(raw, more, target + done * 4) | _token_into(load_64(second), more_behind, target + done * 4 + 4)
             done += 2
     while done < count:
         if at >= end:

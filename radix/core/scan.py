@@ -243,7 +243,7 @@ def _take(desk: int, hashes: int, field: int, at: int, end: int) -> int:
 @inner
 def _clear_event(desk: int) -> None:
     store_64(desk + KIND, OTHER)
-    store_64(desk + BLOCKS, 0)
+    store_64(desk + BLOCKS, -1)
     store_64(desk + TOKENS, 0)
     store_64(desk + SIZE, 0)
     store_64(desk + TIER, 0)
@@ -279,4 +279,4 @@ def scan_event(desk: int, hashes: int, at: int, end: int) -> int:
         at = _take(desk, hashes, field, at, end)
         if at < 0 or at > end:
             return -1
-    return at if load_64(desk + GROUP_NAMED) == load_64(desk + GROUP) else -1
+    return at if load_64(desk + BLOCKS) >= 0 and load_64(desk + GROUP_NAMED) == load_64(desk + GROUP) else -1

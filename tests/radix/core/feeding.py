@@ -90,14 +90,14 @@ class Pair:
             if events is not None:
                 self._follow(events, taken)
             if taken.waiting is None:
-                assert not events, "events were lost, or a payload was taken that cannot be decoded"
+                assert events == [], "events were lost, or a payload was taken that cannot be decoded"
                 return seen
             self._take_slowly(taken.waiting, events)
             if self.left:
                 break
         for payload in run.rest():
             self._take_slowly(payload, events)
-        assert not events
+        assert events == []
         return seen
 
     def _follow(self, events: list[object], taken: Taken) -> None:
@@ -110,10 +110,11 @@ class Pair:
     def _take_slowly(self, payload: bytes, events: list[object] | None) -> None:
         """Events that came back are the ones that come next, and both sides apply them."""
         batch = decode(payload, 0)
+        if events is None:
+            return  # what will be cleared need not be followed
         waiting = _raw_events(payload)
-        if events is not None:
-            same, events[:] = events[: len(waiting)], events[len(waiting) :]
-            assert msgspec.msgpack.encode(same) == msgspec.msgpack.encode(waiting)
+        same, events[:] = events[: len(waiting)], events[len(waiting) :]
+        assert msgspec.msgpack.encode(same) == msgspec.msgpack.encode(waiting)
         self.slow += len(waiting)
         for event in batch.events:
             if not self.left and self._leaves(event):
