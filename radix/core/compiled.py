@@ -22,10 +22,10 @@ from radix.core.layout import (
     ARENA_USED,
     BLOCKS,
     CHILDREN_TABLE,
+    CLASS_WORDS,
     EMPTY_ROOTS,
     FOREIGN_PARENT,
     FREE_HEADS,
-    FREE_ORDERS,
     HANDLES,
     LEDGER_COUNTING,
     LEDGER_HOLDER,
@@ -63,7 +63,7 @@ from radix.errors import RadixError
 from radix.match import TIERS, Int32Array
 
 _LINE = 64
-_RELEASE_ORDER = 10  # free runs from 64 KiB up go back to the system in `trim`
+_RELEASE_UNITS = 1024  # free runs from 64 KiB up go back to the system in `trim`
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +228,13 @@ class CompiledTree:
         top, high = int(header[ARENA_TOP >> 3]), int(header[ARENA_HIGH >> 3])
         self.memory.give_back(ARENA + top * UNIT, (high - top) * UNIT)
         header[ARENA_HIGH >> 3] = top
-        for order in range(_RELEASE_ORDER, 29):
-            unit = int(header[(FREE_HEADS >> 3) + order]) if int(header[FREE_ORDERS >> 3]) >> order & 1 else 0
+        for unit in header[FREE_HEADS >> 3 : (FREE_HEADS >> 3) + 64 * CLASS_WORDS].tolist():
             while unit:
                 start = ARENA + unit * UNIT
-                self.memory.give_back(start + UNIT, (UNIT << order) - UNIT)  # its links stay
-                unit = int(self.memory.halves(start, 1)[0])
+                following, _, units = self.memory.halves(start, 3).tolist()
+                if units >= _RELEASE_UNITS:
+                    self.memory.give_back(start + UNIT, (units - 2) * UNIT)  # its links and its end stay
+                unit = following
 
     def _begin(self, words: int) -> None:
         header = self._header

@@ -32,7 +32,8 @@ def signed(value: int) -> int:
 HEADER = 0
 SEGMENTS = 1 << 20  # of the store in progress: node, blocks, held before; and positions of unknown hashes
 LEDGERS = 64 << 20
-ORDERS = 256 << 20  # one byte per arena unit
+TAGS = 256 << 20  # one byte per arena unit: where free runs start and end
+CLOCKS = 512 << 20  # one u32 per node: when it was last matched (see `evicting`)
 NODES = 1 << 30
 ARENA = 16 << 30
 TOTAL = 34 << 30  # the last 2 GiB are the guard behind the arena
@@ -43,7 +44,6 @@ UNIT_WORDS = 16
 WORD_BITS = 4  # log2 of UNIT_WORDS
 ARENA_UNITS = 1 << 28
 STORE_UNITS = ARENA_UNITS - (1 << 24)  # stores stop here; what is left lets removals cut edges
-MAX_ORDER = 28
 
 # Header words. The first line is all that a reader polls; the second is read once per match.
 SEQUENCE = 0
@@ -66,14 +66,15 @@ HANDLES = 176
 ARENA_TOP = 184
 ARENA_HIGH = 192  # the highest top there ever was
 ARENA_USED = 200
-FREE_ORDERS = 208  # bit k: a free run of 2^k units exists
 SHARES_TABLE = 216
 SHARES_USED = 224
 EMPTY_ROOTS = 232
 MAGIC = 240
 SEED = 248
 NODE_LIMIT = 256  # numbers below this fit into the region
-FREE_HEADS = 512  # by order; the unit, 0 = none
+FREE_CLASSES = 512  # bit k: list k of free runs has any
+CLASS_WORDS = 4
+FREE_HEADS = 2048  # by class; the unit, 0 = none
 KEYS_AHEAD = 1024  # ring of the next keys of the hashes at hand
 
 # Ledgers: 64 bytes each. A table is unit << 32 | entries.
