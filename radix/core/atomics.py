@@ -226,4 +226,4 @@ prefetch = cast(Callable[[int], None], intrinsic(_prefetch))  # any address is a
 copy = cast(Callable[[int, int, int], None], intrinsic(_copy))  # target, source, bytes; the ranges may overlap
 fill_zero = cast(Callable[[int, int], None], intrinsic(_fill_zero))  # target, bytes
 advise = cast(Callable[[int, int, int], None], intrinsic(_advise))  # madvise: page address, bytes, advice
-data_of = cast(Callable[[npt.NDArray[Any]], int], intrinsic(_data_of))  # address of an array's first element
+data_of = cast(Callable[[npt.NDArray[Any] | bytes], int], intrinsic(_data_of))  # address of an array's first element

@@ -18,18 +18,22 @@ from radix.core.entries import HashArray, load
 from radix.core.layout import (
     ARENA,
     ARENA_HIGH,
+    ARENA_ROOM,
     ARENA_TOP,
     ARENA_USED,
     BLOCKS,
+    BUDGET,
     CHILDREN_TABLE,
     CLASS_WORDS,
     EMPTY_ROOTS,
     FOREIGN_PARENT,
     FREE_HEADS,
+    FULL,
     HANDLES,
     LEDGER_COUNTING,
     LEDGER_HOLDER,
     LEDGER_TIER,
+    LEDGER_USED,
     LEDGERS,
     MAGIC,
     MARK,
@@ -49,6 +53,7 @@ from radix.core.layout import (
     SEGMENTS,
     SHARES_TABLE,
     SHARES_USED,
+    STORE_UNITS,
     STRIDE,
     STUBS,
     TIERS_USED,
@@ -63,6 +68,8 @@ from radix.errors import RadixError
 from radix.match import TIERS, Int32Array
 
 _LINE = 64
+_CLOCK_BYTES = 4  # of a node
+_PARTS = 16  # the part of the memory in use that a full mapping gives up at once
 _RELEASE_UNITS = 1024  # free runs from 64 KiB up go back to the system in `trim`
 
 
@@ -85,6 +92,15 @@ class Sizes:
     shares: int
     bytes: int
     reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What an eviction took. leaves: edges that were cut; dropped: how many hashes each ledger lost, where it lost any."""
+
+    leaves: int
+    bytes: int
+    dropped: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +128,7 @@ class CompiledTree:
         self._ledgers: dict[int, None] = {}
         self._free_ledgers: list[int] = []
         self._roots: set[int] = set()
+        self._lost = Evicted(0, 0, {})
         self._unknown = self.memory.halves(SEGMENTS, MAX_REMOVED)
         self._begin(-(-max(holders, 1) // 64))
         self.matcher = self.new_matcher()
@@ -179,7 +196,10 @@ class CompiledTree:
         above, name = (-1, 0) if parent is None else parent
         if ledger not in self._ledgers or (above not in self._ledgers and parent is not None):
             raise RadixError(f"no such ledger: {ledger} (parent's: {above})")
-        answer = self._entries.store(self._base, ledger, above, self._known_root(root), grain, name, hashes, tokens)
+        self._known_root(root)
+        answer = self._entries.store(self._base, ledger, above, root, grain, name, hashes, tokens)
+        while answer == FULL and self._make_space():
+            answer = self._entries.store(self._base, ledger, above, root, grain, name, hashes, tokens)
         if answer >= 0:
             return Stored(answer & 0xFFFFFFFF, answer >> 32)
         if answer == UNKNOWN_PARENT:
@@ -189,6 +209,59 @@ class CompiledTree:
         if answer == TOO_DEEP:
             raise RadixError(f"a chain of more than {MAX_DEPTH} blocks")
         raise RadixError("the index is full")
+
+    def place(self, ledger: int, root: int, grain: int, tokens: Int32Array | bytes) -> bool:
+        """Hold a path from the root on without naming its blocks; whether the tree is larger than `budget_bytes` now.
+
+        tokens: int32 [n * grain], or bytes of 4 each with a grain of 1; what is over is left out.
+        """
+        self._known_root(root)
+        if ledger not in self._ledgers or (grain != 1 and isinstance(tokens, bytes)):
+            raise RadixError(f"cannot place {type(tokens).__name__} in blocks of {grain} for ledger {ledger}")
+        answer = FULL
+        while answer == FULL:
+            if isinstance(tokens, bytes):
+                answer = self._entries.place_text(self._base, ledger, root, tokens)
+            else:
+                answer = self._entries.place(self._base, ledger, root, grain, tokens)
+            if answer == FULL and not self._make_space():
+                raise RadixError("the index is full")
+        if answer == TOO_DEEP:
+            raise RadixError(f"a chain of more than {MAX_DEPTH} blocks")
+        return answer != 0
+
+    def forget(self, ledger: int) -> int:
+        """Take a ledger's member from all nodes, for one whose paths were only placed; returns how many nodes it was on."""
+        if ledger not in self._ledgers or int(self.memory.words(LEDGERS + ledger * _LINE, 8)[LEDGER_USED >> 3]):
+            raise RadixError(f"ledger {ledger} is not one of placed paths")
+        return self._entries.forget(self._base, ledger)
+
+    @property
+    def budget_bytes(self) -> int:
+        """What `place` compares the tree's size with."""
+        return int(self._header[BUDGET >> 3])
+
+    @budget_bytes.setter
+    def budget_bytes(self, budget: int) -> None:
+        self._header[BUDGET >> 3] = budget
+
+    def evict(self, target_bytes: int) -> Evicted:
+        """Let the leaves go that were matched and stored longest ago, until not more than `target_bytes` are in use."""
+        dropped = np.zeros(len(self._ledgers) + len(self._free_ledgers), np.int64)
+        before = self.bytes_used
+        leaves = 0
+        while (over := self.bytes_used - target_bytes) > 0:
+            gone = self._entries.evict(self._base, over, dropped)
+            leaves += gone
+            if not gone:
+                break
+        lost = {int(ledger): int(dropped[ledger]) for ledger in np.flatnonzero(dropped)}
+        return Evicted(leaves, before - self.bytes_used, lost)
+
+    def take_evicted(self) -> Evicted:
+        """What went since the last call because a store found the mapping full; each is told once."""
+        lost, self._lost = self._lost, Evicted(0, 0, {})
+        return lost
 
     def remove(self, ledger: int, hashes: HashArray) -> tuple[int, list[int]]:
         """One copy less of each: (hashes that are gone now, positions of those that were not there)."""
@@ -215,12 +288,24 @@ class CompiledTree:
     def sizes(self) -> Sizes:
         """Sizes now; costs nothing."""
         header = self._header
-        stride, live, stubs = int(header[STRIDE >> 3]), int(header[NODES_LIVE >> 3]), int(header[STUBS >> 3])
-        used = int(header[ARENA_USED >> 3]) * UNIT + (live + stubs) * stride
-        reserved = int(header[ARENA_HIGH >> 3]) * UNIT + int(header[NODE_NEXT >> 3]) * stride
+        live, stubs = int(header[NODES_LIVE >> 3]), int(header[STUBS >> 3])
+        reserved = int(header[ARENA_HIGH >> 3]) * UNIT + int(header[NODE_NEXT >> 3]) * (int(header[STRIDE >> 3]) + _CLOCK_BYTES)
         return Sizes(
-            live, stubs, int(header[BLOCKS >> 3]), int(header[HANDLES >> 3]), int(header[SHARES_USED >> 3]), used, reserved
+            live,
+            stubs,
+            int(header[BLOCKS >> 3]),
+            int(header[HANDLES >> 3]),
+            int(header[SHARES_USED >> 3]),
+            self.bytes_used,
+            reserved,
         )
+
+    @property
+    def bytes_used(self) -> int:
+        """`Sizes.bytes` alone."""
+        header = self._header
+        nodes = int(header[NODES_LIVE >> 3]) + int(header[STUBS >> 3])
+        return int(header[ARENA_USED >> 3]) * UNIT + nodes * (int(header[STRIDE >> 3]) + _CLOCK_BYTES)
 
     def trim(self) -> None:
         """Give free memory back to the system: what lies above the arena's top, and large free runs below it."""
@@ -228,7 +313,8 @@ class CompiledTree:
         top, high = int(header[ARENA_TOP >> 3]), int(header[ARENA_HIGH >> 3])
         self.memory.give_back(ARENA + top * UNIT, (high - top) * UNIT)
         header[ARENA_HIGH >> 3] = top
-        for unit in header[FREE_HEADS >> 3 : (FREE_HEADS >> 3) + 64 * CLASS_WORDS].tolist():
+        for head in header[FREE_HEADS >> 3 : (FREE_HEADS >> 3) + 64 * CLASS_WORDS].tolist():
+            unit = head
             while unit:
                 start = ARENA + unit * UNIT
                 following, _, units = self.memory.halves(start, 3).tolist()
@@ -244,6 +330,7 @@ class CompiledTree:
         stride = _stride(words)
         header[STRIDE >> 3], header[NODE_LIMIT >> 3] = stride, NODE_REGION // stride - 1
         header[NODE_NEXT >> 3] = 1
+        header[ARENA_ROOM >> 3], header[BUDGET >> 3] = STORE_UNITS, 1 << 62
         header[RELEASE_FROM >> 3] = 4 << 20 if self.memory.huge_pages else 16 << 10  # smaller ones would break huge pages up
         header[PAGE_BYTES >> 3] = mmap.PAGESIZE
         header[RELEASE_ADVICE >> 3] = self.memory.release_advice
@@ -251,6 +338,16 @@ class CompiledTree:
         header[CHILDREN_TABLE >> 3], header[SHARES_TABLE >> 3] = 1 << 32 | 64, first_tables
         header[ARENA_TOP >> 3] = header[ARENA_HIGH >> 3] = 33
         header[ARENA_USED >> 3] = 32
+
+    def _make_space(self) -> bool:
+        """Evict a part of what there is; False when nothing can go."""
+        gone = self.evict(self.bytes_used - self.bytes_used // _PARTS)
+        before = self._lost
+        dropped = dict(before.dropped)
+        for ledger, count in gone.dropped.items():
+            dropped[ledger] = dropped.get(ledger, 0) + count
+        self._lost = Evicted(before.leaves + gone.leaves, before.bytes + gone.bytes, dropped)
+        return gone.leaves > 0
 
     def _known_root(self, root: int) -> int:
         if root not in self._roots:

@@ -34,7 +34,7 @@ from radix.core.layout import (
     SHARES_USED,
 )
 from radix.core.nodes import climb, dereference, node_at
-from radix.core.tables import discard, entries_of, erase, find, has_room, insert, mix, resized, size_of, unmix
+from radix.core.tables import discard, entries_of, erase, find, has_room, insert, is_sparse, mix, resized, size_of, unmix
 
 AHEAD = 16  # hashes whose entries are asked for before they are needed
 _RING = 31
@@ -126,6 +126,19 @@ def _reserve(base: int, table_field: int, used_field: int, filled_field: int, mo
     store_64(filled_field, used)
     discard(base, table)
     return True
+
+
+@inner
+def shrink_handles(base: int, table_field: int, used_field: int, filled_field: int) -> None:
+    """Copy a table that has become much too large; one without entries goes."""
+    table, used = load_64(table_field), load_64(used_field)
+    if not is_sparse(table, used) and used != 0:
+        return
+    copied = resized(base, table, used) if used != 0 else 0
+    if copied != 0 or used == 0:
+        store_64(table_field, copied)
+        store_64(filled_field, used)
+        discard(base, table)
 
 
 @inner

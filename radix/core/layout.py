@@ -19,7 +19,7 @@ Invariants
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 2
 MARK = 0x54525558 << 16 | VERSION  # stands at MAGIC
 
 
@@ -47,6 +47,7 @@ STORE_UNITS = ARENA_UNITS - (1 << 24)  # stores stop here; what is left lets rem
 
 # Header words. The first line is all that a reader polls; the second is read once per match.
 SEQUENCE = 0
+CLOCK = 8  # stores so far; on the first line, which every change writes anyway
 STRIDE = 64  # bytes per node
 WORDS = 72  # member words per tier
 TIERS_USED = 80
@@ -72,6 +73,8 @@ EMPTY_ROOTS = 232
 MAGIC = 240
 SEED = 248
 NODE_LIMIT = 256  # numbers below this fit into the region
+ARENA_ROOM = 304  # stores let the top rise to here
+BUDGET = 312  # bytes
 FREE_CLASSES = 512  # bit k: list k of free runs has any
 CLASS_WORDS = 4
 FREE_HEADS = 2048  # by class; the unit, 0 = none
@@ -122,8 +125,11 @@ COPIES_MASK = (1 << 16) - 1
 # A reader's own memory, in int64 words (see `reader`).
 SCRATCH_WIDTH = 0  # member words it has room for: WORDS * TIERS_USED
 SCRATCH_LOAD = 1  # address of int64 load by holder, 0 = none
-SCRATCH_WANTED = 2  # member words to look at, then those still alive, then those of the node, then rows
+SCRATCH_NODE = 2  # the deepest node of the last walk
+SCRATCH_STAMPS = 3  # not 0: matches write clocks
+SCRATCH_WANTED = 4  # member words to look at, then those still alive, then those of the node, then rows
 
+CLOCK_LIMIT = (1 << 32) - 1
 JOIN_UNITS = 256  # equal neighbours that are not adjacent are copied together up to 16 KiB
 GOLDEN = signed(0x9E3779B97F4A7C15)
 MIX_A = signed(0xBF58476D1CE4E5B9)

@@ -101,6 +101,12 @@ def has_room(table: int, filled: int) -> bool:
 
 
 @inner
+def is_sparse(table: int, used: int) -> bool:
+    """Whether so few are used that a copy has at most half the size."""
+    return size_of(table) > used * 8 + 64
+
+
+@inner
 def resized(base: int, table: int, used: int) -> int:
     """A copy without marks, with room for `used` entries and some growth; 0 when the arena is full."""
     wanted = used * 4 if used * 4 < _LARGE else max(used * 2, _LARGE)
