@@ -7,7 +7,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TRITON_DEFAULT_FP_FUSION ?= 1
 
-.PHONY: demo test lint bench bench-proxy bench-index gpu-check model clean help
+.PHONY: demo test lint bench bench-proxy bench-index gpu-check model compiled clean help
 
 help:
 	@echo "make demo        two real replicas, the gateway, real chats (ARGS=--json, ARGS=--serve)"
@@ -28,10 +28,13 @@ $(READY): pyproject.toml constraints.txt
 model: $(READY)
 	@$(BIN)/trunkline model fetch smollm2 > /dev/null
 
-demo: $(READY)
+compiled: $(READY)
+	@$(BIN)/python -m radix.core.bake 2> /dev/null
+
+demo: $(READY) compiled
 	@$(BIN)/python -m benchmarks.demo $(ARGS)
 
-test: $(READY) model
+test: $(READY) model compiled
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered $(ARGS)
 
 lint: $(READY)

@@ -26,6 +26,7 @@ from gateway.auth import Keys
 from gateway.check import check_replica
 from gateway.choose.policies import policy_named
 from gateway.choose.rates import Rates
+from gateway.compiled import change_over
 from gateway.config import ReplicaSettings, Settings
 from gateway.control.admin import Admin
 from gateway.control.app import ControlPlane
@@ -101,6 +102,7 @@ class Gateway:
         await _listening(site.start(), "control_", listen.control_host, listen.control_port)
         control_port = int(self._runner.addresses[0][1])
         self._tasks.append(asyncio.create_task(self._tidy(), name="tidy"))
+        self._tasks.append(asyncio.create_task(change_over(self.index), name="compiled index"))
         if self.settings.tokenizer:
             self._tasks.append(asyncio.create_task(self._load_tokenizer(self.settings.tokenizer), name="tokenizer"))
         return port, control_port

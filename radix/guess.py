@@ -13,8 +13,8 @@ from sortedcontainers import SortedDict
 
 from radix.match import Int32Array
 from radix.namespace import Namespace
-from radix.nodes import TOKEN_BYTES
 from radix.plain import common_blocks
+from radix.tree import TOKEN_BYTES
 
 
 class _Path:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from radix.changes import Tier
 from radix.groups import Groups
-from radix.ledger import Ledger
 from radix.loose import Loose
 from radix.match import TIERS
-from radix.nodes import Block
 from radix.orphans import Orphans
+from radix.tree import AnyLedger, AnyTree, Place
 
 _LOOSE_PER_ORPHAN = 16  # a loose block costs about a sixteenth of a waiting one
 
@@ -16,15 +15,31 @@ _LOOSE_PER_ORPHAN = 16  # a loose block costs about a sixteenth of a waiting one
 class Holder:
     """One (replica, rank) and what it has."""
 
-    __slots__ = ("_orphan_limit", "counting", "groups", "ledgers", "loose", "model", "number", "orphans", "rank", "replica")
+    __slots__ = (
+        "_orphan_limit",
+        "counting",
+        "groups",
+        "ledgers",
+        "loose",
+        "model",
+        "number",
+        "orphans",
+        "rank",
+        "replica",
+        "tree",
+    )
 
-    def __init__(self, number: int, replica: str, rank: int, model: str, *, counting: bool, orphan_limit: int) -> None:
+    def __init__(
+        self, number: int, replica: str, rank: int, tree: AnyTree, *, counting: bool, orphan_limit: int, model: str = ""
+    ) -> None:
+        """tree: where its blocks lie."""
         self.number = number
+        self.tree = tree
         self.replica = replica
         self.rank = rank
         self.model = model
         self.groups = Groups()
-        self.ledgers: dict[int, list[Ledger]] = {}  # by group, then by tier
+        self.ledgers: dict[int, list[AnyLedger]] = {}  # by group, then by tier
         self._orphan_limit = orphan_limit
         self.count_copies(counting)
 
@@ -34,26 +49,26 @@ class Holder:
         self.orphans = Orphans(self._orphan_limit, counting=counting)
         self.loose = Loose(self._orphan_limit * _LOOSE_PER_ORPHAN, counting=counting)
 
-    def ledger(self, group: int, tier: Tier) -> Ledger:
+    def ledger(self, group: int, tier: Tier) -> AnyLedger:
+        """What it has on one tier in one group."""
         ledgers = self.ledgers.get(group)
         if ledgers is None:
-            base = self.number * TIERS
-            ledgers = [Ledger(1 << base + place, counting=self.counting) for place in range(TIERS)]
+            ledgers = [self.tree.ledger(self.number, place, counting=self.counting) for place in range(TIERS)]
             self.ledgers[group] = ledgers
         return ledgers[tier]
 
-    def find(self, group: int, block_hash: int) -> Block | None:
+    def find(self, group: int, block_hash: int) -> Place | None:
         """Where a block lies, whichever tier has it."""
         for ledger in self.ledgers.get(group, ()):
-            block = ledger.blocks.get(block_hash)
-            if block is not None:
-                return block
+            place: Place | None = ledger.find(block_hash)
+            if place is not None:
+                return place
         return None
 
     def has(self, group: int, block_hash: int, tier: Tier) -> bool:
         """Whether a block is on a tier or a faster one, with a place or without."""
         for ledger in self.ledgers.get(group, ())[: tier + 1]:
-            if block_hash in ledger.blocks:
+            if ledger.find(block_hash) is not None:
                 return True
         if self.loose.awaits(group, block_hash) and any(self.loose.has(at, group, block_hash) for at in Tier if at <= tier):
             return True
@@ -61,17 +76,17 @@ class Holder:
 
     def uses(self, tier: Tier) -> bool:
         """Whether anything may be on this very tier."""
-        return len(self.orphans) > 0 or self.loose.uses(tier) or any(of_group[tier].blocks for of_group in self.ledgers.values())
+        return len(self.orphans) > 0 or self.loose.uses(tier) or any(len(of_group[tier]) for of_group in self.ledgers.values())
 
-    def names(self, block: Block) -> tuple[int, ...]:
+    def names(self, place: Place) -> tuple[int, ...]:
         """The hashes this holder has for a place, on all tiers; one may come twice."""
         names: tuple[int, ...] = ()
-        for ledger in self.ledgers.get(block.node.root.group, ()):
-            if ledger.blocks:
-                names += ledger.names(block)
+        for ledger in self.ledgers.get(place.root.group, ()):
+            if len(ledger):
+                names += ledger.names(place)
         return names
 
-    def clear(self) -> list[Ledger]:
+    def clear(self) -> list[AnyLedger]:
         """Forget everything; returns the ledgers whose blocks are still in the tree."""
         ledgers = [ledger for group in self.ledgers.values() for ledger in group]
         self.ledgers = {}

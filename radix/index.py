@@ -1,16 +1,16 @@
 """The public face of the index: holders, batches in, matches out.
 
-One thread uses it (the event loop). What engines announced lives in a token tree (`plain`) under per-holder names (`ledger`);
-blocks that cannot be placed yet wait in `orphans`, those without tokens are `loose`; what our own choices will cause lives in
-`guess`. Of models with several cache groups a hit counts as far as all of them can serve it (`groups`). The model belongs to
-the holder and not to the root, so a view that filled up before the replica told its model stays valid when it does.
+One thread uses it (the event loop). What engines announced lives in a token `tree` (`plain` objects, or `flat` memory worked by
+compiled code) under per-holder names; blocks that cannot be placed yet wait in `orphans`, those without tokens are `loose`; what
+our own choices will cause lives in `guess`. Of models with several cache groups a hit counts as far as all of them can serve it
+(`groups`). The model belongs to the holder and not to the root, so a view that filled up before the replica told its model stays
+valid when it does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from typing import NewType
 
@@ -20,14 +20,15 @@ import numpy.typing as npt
 from radix.changes import Applied, Batch, Cleared, Event, Removed, Stored, Tier
 from radix.dump import HeldBlock, digest_of, held_blocks
 from radix.errors import RadixError
-from radix.groups import Names, servable
-from radix.guess import Guesses
+from radix.guess import Guess, Guesses
 from radix.holder import Holder
+from radix.lookup import Lookup
 from radix.match import TIERS, Int32Array, Match
+from radix.moving import move
 from radix.namespace import Namespace
-from radix.nodes import TOKEN_BYTES, Block, Root
-from radix.plain import PlainTree, Spread
-from radix.writer import Writer, without_model
+from radix.plain import PlainTree
+from radix.tree import AnyTree, Members, Place, Root, width_of
+from radix.writer import Writer
 
 GuessId = NewType("GuessId", int)
 
@@ -51,15 +52,12 @@ class Index:
     def __init__(self, *, orphan_limit: int = 8192) -> None:
         """orphan_limit: waiting blocks per holder."""
         self._orphan_limit = orphan_limit
-        self._tree = PlainTree()
+        self._trees: list[AnyTree] = [PlainTree()]  # the last one takes new holders
         self._guesses = Guesses()
         self._holders: list[Holder | None] = []  # by number
         self._numbers: dict[tuple[str, int], int] = {}
-        self._model_bits: dict[str, int] = {}  # model -> members that serve it
-        self._plain_bits: dict[int, int] = {}  # cache group -> members whose longest match in it is their credit
-        self._hybrids: set[int] = set()  # holders whose groups have to agree
-        self._spread = Spread(0)
-        self._writer = Writer(self._tree, confirm=self._confirm, regroup=self._sort)
+        self._lookup = Lookup(self._trees)
+        self._writer = Writer(confirm=self._confirm, regroup=self._lookup.forget)
 
     def holder(self, replica: str, rank: int, *, model: str = "", counting: bool = True) -> int:
         """The number of a (replica, rank): the one it has, else the lowest free one.
@@ -72,11 +70,27 @@ class Index:
         number = next((i for i, holder in enumerate(self._holders) if holder is None), len(self._holders))
         if number == len(self._holders):
             self._holders.append(None)
-            self._spread = Spread(len(self._holders))
-        self._holders[number] = Holder(number, replica, rank, "", counting=counting, orphan_limit=self._orphan_limit)
+        self._holders[number] = Holder(
+            number, replica, rank, self._trees[-1], counting=counting, orphan_limit=self._orphan_limit, model=model
+        )
         self._numbers[replica, rank] = number
-        self._serve(number, model)
+        self._lookup.forget()
         return number
+
+    def work_on(self, tree: AnyTree) -> None:
+        """Let new holders lie in another tree from now on; `move` takes the others there."""
+        self._trees.append(tree)
+        self._lookup.forget()
+
+    def move(self) -> bool:
+        """Take one holder's view to the newest tree; False when all are there, and the old tree is gone."""
+        behind = next((holder for holder in self._holders if holder is not None and holder.tree is not self._trees[-1]), None)
+        if behind is None:
+            del self._trees[:-1]
+        else:
+            move(behind, self._trees[-1])
+        self._lookup.forget()
+        return behind is not None
 
     def owner(self, holder: int) -> tuple[str, int]:
         """The (replica, rank) behind a number; raises RadixError when it is not in use."""
@@ -85,11 +99,8 @@ class Index:
 
     def set_model(self, holder: int, model: str) -> None:
         """Say which model a holder serves; its view stays and is found under the new name."""
-        found = self._of(holder)
-        self._model_bits[found.model] &= ~(15 << holder * TIERS)
-        if not self._model_bits[found.model]:
-            del self._model_bits[found.model]
-        self._serve(holder, model)
+        self._of(holder).model = model
+        self._lookup.forget()
 
     def set_counting(self, holder: int, counting: bool) -> None:
         """Say how a holder's engine announces copies (see `holder`); its view starts anew when that changes."""
@@ -132,21 +143,21 @@ class Index:
         """How many leading tokens of a prompt each holder has; guesses that end at or before `now` do not count."""
         if now is not None:
             self._guesses.expire(now)
-        query = _as_query(tokens).tobytes()
+        query = _as_query(tokens)
         depth = np.zeros((len(self._holders), TIERS), np.int32)
         guessed = np.zeros(len(self._holders), np.bool_)
-        self._match_known(namespace, query, depth)
+        known = self._lookup.match(namespace, query, filter(None, self._holders), depth)
         if len(self._guesses):
-            self._match_guesses(namespace, query, depth, guessed)
-        return Match(depth, guessed)
+            self._match_guesses(namespace, query.tobytes(), depth, guessed)
+        return Match(depth, guessed, known)
 
     def clear(self, holder: int) -> int:
         """Forget what a holder has, its waiting blocks and its guesses; returns the number of blocks forgotten."""
         owner = self._of(holder)
         self._guesses.forget(holder)
         ledgers = owner.clear()
-        self._sort(owner)
-        return sum(ledger.clear(self._tree) for ledger in ledgers)
+        self._lookup.forget()
+        return sum(ledger.clear() for ledger in ledgers)
 
     def drop(self, holder: int) -> None:
         """Forget a holder altogether; its number may be given to another one."""
@@ -154,39 +165,31 @@ class Index:
         self.clear(holder)
         self._holders[holder] = None
         del self._numbers[owner.replica, owner.rank]
-        self._model_bits[owner.model] &= ~(15 << holder * TIERS)
-        if not self._model_bits[owner.model]:
-            del self._model_bits[owner.model]
+        self._lookup.forget()
 
     def dump(self, holder: int) -> Iterator[HeldBlock]:
         """Every block a holder has, in no particular order."""
-        owner = self._of(holder)
-        return held_blocks(owner.ledgers, owner.loose)
+        return held_blocks(self._of(holder))
 
     def digest(self, holder: int) -> bytes:
         """16 bytes that are equal for equal views, however they came about."""
-        owner = self._of(holder)
-        return digest_of(owner.ledgers, owner.loose)
+        return digest_of(self._of(holder))
 
     def stats(self) -> IndexStats:
         """Sizes now; costs O(holders)."""
         holders = [holder for holder in self._holders if holder is not None]
-        blocks = sum(len(ledger.blocks) for holder in holders for group in holder.ledgers.values() for ledger in group)
+        blocks = sum(len(ledger) for holder in holders for group in holder.ledgers.values() for ledger in group)
         orphans = sum(len(holder.orphans) for holder in holders)
         loose = sum(len(holder.loose) for holder in holders)
-        # Measured with tracemalloc on CPython 3.11: a node with its containers, a place, a dictionary entry with its hash.
-        size = self._tree.nodes * 375 + self._tree.blocks * 56 + self._tree.token_bytes + blocks * 80 + orphans * 500
-        return IndexStats(len(holders), self._tree.nodes, blocks, len(self._guesses), orphans, size + loose * 300, loose)
+        trees = [tree.sizes() for tree in self._trees]
+        nodes, size = sum(tree.nodes for tree in trees), sum(tree.bytes for tree in trees)
+        return IndexStats(len(holders), nodes, blocks, len(self._guesses), orphans, size + orphans * 500 + loose * 300, loose)
 
     def _of(self, holder: int) -> Holder:
         found = self._holders[holder] if 0 <= holder < len(self._holders) else None
         if found is None:
             raise RadixError(f"holder {holder} is not in use")
         return found
-
-    def _serve(self, holder: int, model: str) -> None:
-        self._of(holder).model = model
-        self._model_bits[model] = self._model_bits.get(model, 0) | 15 << holder * TIERS
 
     def _apply_one(self, owner: Holder, event: Event, applied: Applied) -> None:
         match event:
@@ -197,75 +200,21 @@ class Index:
             case Cleared():
                 applied.removed += self.clear(owner.number)
 
-    def _confirm(self, owner: Holder, root: Root, parent: Block | None, count: int) -> None:
+    def _confirm(self, owner: Holder, root: Root, parent: Place | None, count: int) -> None:
         """End the guesses whose last full block has just been stored, so that a later removal is believed at once."""
-        start = len(root.key_in_namespace.prefix) // root.width + (parent.depth + 1 if parent is not None else 0)
+        start = len(root.key_in_namespace.prefix) // width_of(root) + (parent.depth + 1 if parent is not None else 0)
         for guess in self._guesses.of(owner.number):
             blocks = guess.tokens // root.block_tokens
             if not start < blocks <= start + count or guess.namespace.model != owner.model:
                 continue
-            if without_model(guess.namespace) != root.namespace:
-                continue
-            rows = self._tree.match(root, guess.prompt(), 15 << owner.number * TIERS, self._spread)
-            if rows and rows[-1][1] >= blocks * root.width:
+            if guess.namespace.without_model() == root.namespace and self._holds(owner, root, guess) >= blocks:
                 self._guesses.withdraw(guess.number)
 
-    def _match_known(self, namespace: Namespace, query: bytes, depth: Int32Array) -> None:
-        alive = self._model_bits.get(namespace.model, 0)
-        flat = depth.reshape(-1)
-        size = -(-len(flat) // 8)
-        roots = self._tree.roots(without_model(namespace))
-        for root in roots:
-            bits_of_group = alive & self._plain_bits.get(root.group, 0)
-            for bits, matched in self._tree.match(root, query, bits_of_group, self._spread) if bits_of_group else ():
-                ended = np.unpackbits(np.frombuffer(bits.to_bytes(size, "little"), np.uint8), bitorder="little", count=len(flat))
-                np.maximum(flat, ended * np.int32(matched // TOKEN_BYTES), out=flat)
-        for number in self._hybrids if roots else ():
-            owner = self._of(number)
-            if owner.model == namespace.model:
-                depth[number] = self._hybrid_depth(owner, roots, query)
-
-    def _hybrid_depth(self, owner: Holder, roots: Collection[Root], query: bytes) -> list[int]:
-        """Per tier, how far all cache groups of a holder can serve a prompt."""
-        groups = owner.groups
-        walked = [(root, self._tiers_of(owner, root, query)) for root in roots if root.group in groups.credit]
-        names = {root: _names_along(owner, self._tree.blocks_along(root, query)) for root, _ in walked}
-        depths: list[int] = []
-        for tier in Tier:
-            if depths and not owner.uses(tier):
-                depths.append(depths[-1])
-                continue
-            depth = dict.fromkeys(groups.credit, 0)
-            for root, tiers in walked:
-                depth[root.group] = max(depth[root.group], tiers[tier])
-            has = partial(owner.has, tier=tier)
-            points = [
-                servable(groups, names[root], tiers[tier] // root.block_tokens, root.block_tokens, depth, has)
-                for root, tiers in walked
-            ]
-            depths.append(max(points, default=0))
-        return depths
-
-    def _tiers_of(self, owner: Holder, root: Root, query: bytes) -> list[int]:
-        """Matched tokens per tier of one holder below one root."""
-        shift = owner.number * TIERS
-        depths = [0] * TIERS
-        for bits, matched in self._tree.match(root, query, 15 << shift, self._spread):
-            for tier in Tier:
-                if bits >> shift + tier & 1:
-                    depths[tier] = matched // TOKEN_BYTES
-        return depths
-
-    def _sort(self, owner: Holder) -> None:
-        """Remember how the credit of a holder is found, after its groups changed."""
-        bits = 15 << owner.number * TIERS
-        self._plain_bits = {group: left for group, members in self._plain_bits.items() if (left := members & ~bits)}
-        self._hybrids.discard(owner.number)
-        if not owner.groups.plain:
-            self._hybrids.add(owner.number)
-            return
-        for group in owner.groups.credit:
-            self._plain_bits[group] = self._plain_bits.get(group, 0) | bits
+    def _holds(self, owner: Holder, root: Root, guess: Guess) -> int:
+        """Blocks of a guessed prompt that are on any tier of the holder."""
+        reached = np.zeros((owner.number + 1, TIERS), np.int32)
+        owner.tree.depths(root, np.frombuffer(guess.prompt(), np.int32), Members((owner.number,)), reached)
+        return int(reached[owner.number, -1]) // root.block_tokens
 
     def _match_guesses(self, namespace: Namespace, query: bytes, depth: Int32Array, guessed: npt.NDArray[np.bool_]) -> None:
         for number, tokens in self._guesses.match(namespace, query).items():
@@ -274,18 +223,6 @@ class Index:
             if credit > depth[number, 0]:
                 guessed[number] = True
                 np.maximum(depth[number], credit, out=depth[number])
-
-
-def _names_along(owner: Holder, blocks: list[Block]) -> Names:
-    """Looks up the hashes of single blocks; few are asked for, and those for every tier."""
-    known: dict[int, tuple[int, ...]] = {}
-
-    def names(at: int) -> tuple[int, ...]:
-        if at not in known:
-            known[at] = owner.names(blocks[at])
-        return known[at]
-
-    return names
 
 
 def _removal_key(event: Event) -> tuple[int, int] | None:

@@ -6,33 +6,41 @@ join: hash -> place, with the number of copies where there is more than one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from radix.nodes import Block, Root
-from radix.plain import PlainTree
+from radix.tree import Placed
+
+if TYPE_CHECKING:
+    from radix.plain import PlainTree
 
 
-@dataclass(slots=True)
-class Placed:
-    """What a store did. new: blocks that were not there before. rejected: blocks whose hash already names another place."""
-
-    new: int
-    rejected: int
-
-
-class Ledger:
+class PlainLedger:
     """Hash -> block of one (holder, tier, group). bit: the member it stands for in the tree."""
 
-    __slots__ = ("_copies", "_counting", "_names", "_shared", "bit", "blocks")
+    __slots__ = ("_copies", "_counting", "_names", "_shared", "_tree", "bit", "blocks")
 
-    def __init__(self, bit: int, *, counting: bool) -> None:
+    def __init__(self, tree: PlainTree, bit: int, *, counting: bool) -> None:
         self.bit = bit
+        self._tree = tree
         self.blocks: dict[int, Block] = {}
         self._counting = counting
         self._copies: dict[int, int] = {}  # beyond the first, by hash; vLLM announces every copy (FC-09)
         self._names: dict[Block, tuple[int, ...]] | None = None  # the way back, kept only where it is asked for
         self._shared: dict[Block, int] = {}  # further hashes on the same tokens, e.g. one adapter id reused with new weights
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def find(self, block_hash: int) -> Block | None:
+        """Where a block lies."""
+        return self.blocks.get(block_hash)
+
+    def held(self) -> Iterator[tuple[int, Block, int]]:
+        """(hash, place, copies) of each, in no particular order."""
+        for block_hash, block in self.blocks.items():
+            yield block_hash, block, self.copies(block_hash)
 
     def copies(self, block_hash: int) -> int:
         """How often a present block was stored and not removed."""
@@ -46,17 +54,17 @@ class Ledger:
                 self._name(block_hash, place)
         return self._names.get(block, ())
 
-    def store(self, tree: PlainTree, root: Root, parent: Block | None, hashes: Sequence[int], data: bytes) -> Placed:
+    def store(self, root: Root, parent: Block | None, hashes: Sequence[int], data: bytes) -> Placed:
         """Hold `data` below `parent`, one hash a block."""
-        places, held = tree.extend(root, parent, data, self.bit)
+        places, held = self._tree.extend(root, parent, data, self.bit)
         if not held and self.blocks.keys().isdisjoint(hashes):
             self.blocks.update(zip(hashes, places, strict=True))
             if self._names is not None:
                 self._names.update((place, (block_hash,)) for block_hash, place in zip(hashes, places, strict=True))
             return Placed(len(places), 0)
-        return self._store_again(tree, hashes, places, set(held))
+        return self._store_again(hashes, places, set(held))
 
-    def remove(self, tree: PlainTree, hashes: Iterable[int]) -> tuple[int, Sequence[int]]:
+    def remove(self, hashes: Sequence[int]) -> tuple[int, Sequence[int]]:
         """One copy less of each: (blocks that are gone now, hashes that were not here)."""
         removed = 0
         gone: list[Block] = []
@@ -75,20 +83,20 @@ class Ledger:
                     self._take_share(block)
                 else:
                     gone.append(block)
-        tree.release(gone, self.bit)
+        self._tree.release(gone, self.bit)
         return removed, unknown
 
-    def clear(self, tree: PlainTree) -> int:
+    def clear(self) -> int:
         """Forget everything; returns how many blocks that were."""
         count = len(self.blocks)
-        tree.release_nodes({block.node for block in self.blocks.values()}, self.bit)
+        self._tree.release_nodes({block.node for block in self.blocks.values()}, self.bit)
         self.blocks = {}
         self._copies = {}
         self._shared = {}
         self._names = None
         return count
 
-    def _store_again(self, tree: PlainTree, hashes: Sequence[int], places: list[Block], held: set[Block]) -> Placed:
+    def _store_again(self, hashes: Sequence[int], places: list[Block], held: set[Block]) -> Placed:
         new = 0
         for i, (block_hash, place) in enumerate(zip(hashes, places, strict=True)):
             known = self.blocks.get(block_hash)
@@ -100,7 +108,7 @@ class Ledger:
                     self._shared[place] = self._shared.get(place, 0) + 1
             elif known is not place:
                 # A hash names one place only; what follows it is reachable by that name alone, so it is not placed either.
-                tree.release([block for block in places[i:] if block not in held], self.bit)
+                self._tree.release([block for block in places[i:] if block not in held], self.bit)
                 return Placed(new, len(places) - i)
             elif self._counting:
                 self._copies[block_hash] = self._copies.get(block_hash, 0) + 1

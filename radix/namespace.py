@@ -20,6 +20,10 @@ class Namespace:
     salt: str | None = None
     media: tuple[bytes, ...] = ()
 
+    def without_model(self) -> Namespace:
+        """The root both sides look under: requests come with a model, first blocks without (FC-20)."""
+        return Namespace("", self.adapter or None, self.salt or None, self.media)
+
     def key(self) -> bytes:
         """A byte string that is equal exactly when the namespaces are: every field tagged by kind and length (FC-19)."""
         parts = [_field(b"m", self.model.encode())]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from radix.namespace import Namespace
-
-TOKEN_BYTES = 4  # int32, little-endian
+from radix.tree import TOKEN_BYTES, RootKey
 
 
 class Block:
@@ -17,6 +14,11 @@ class Block:
     def __init__(self, node: Node, depth: int) -> None:
         self.node = node
         self.depth = depth
+
+    @property
+    def root(self) -> Root:
+        """Where its prompt begins."""
+        return self.node.root
 
     def index(self) -> int:
         """Position inside its node, in blocks."""
@@ -50,21 +52,6 @@ class Node:
         return bytes(self.tokens[: self.root.width])
 
 
-class RootKey(NamedTuple):
-    """What sets apart the roots of one namespace.
-
-    lead: the prompt's first tokens, int32 bytes, where blocks also depend on as many tokens behind them (`Stored.lead`).
-    before, prefix: where an image begins behind the first block, the namespace without it and the tokens in front of it; the
-    prompts of this root are those of that other one up to there.
-    """
-
-    block_tokens: int
-    group: int
-    lead: bytes = b""
-    before: tuple[bytes, RootKey] | None = None  # of a `Namespace.key`
-    prefix: bytes = b""
-
-
 class Root(Node):
     """Where the prompts of one namespace begin. width: bytes per block."""
 
@@ -77,30 +64,3 @@ class Root(Node):
         self.block_tokens = key.block_tokens
         self.group = key.group
         self.width = key.block_tokens * TOKEN_BYTES
-
-
-def path_of(block: Block) -> bytes:
-    """All tokens from the prompt's start to the end of a block, int32 bytes, without those that only lead."""
-    node = block.node
-    parts = [bytes(node.tokens[: (block.index() + 1) * node.root.width])]
-    while node.parent is not None:
-        node = node.parent
-        parts.append(bytes(node.tokens))
-    parts.append(node.root.key_in_namespace.prefix)
-    return b"".join(reversed(parts))
-
-
-def above(block: Block) -> Block | None:
-    """The block before this one; None for the first below its root."""
-    node, at = block.node, block.index()
-    if at:
-        return node.blocks[at - 1]
-    parent = node.parent
-    assert parent is not None
-    return parent.blocks[-1] if parent.blocks else None
-
-
-def tokens_of(block: Block) -> bytes:
-    """The block's own tokens, int32 bytes."""
-    width, at = block.node.root.width, block.index()
-    return bytes(block.node.tokens[at * width : (at + 1) * width])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from radix.changes import NamespaceHint, Stored, Tier
-from radix.nodes import TOKEN_BYTES
+from radix.tree import TOKEN_BYTES
 
 
 @dataclass(slots=True)

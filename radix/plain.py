@@ -1,4 +1,4 @@
-"""The token tree in plain Python: who holds which run of blocks, under one root per `RootKey` of each namespace.
+"""The token tree in plain Python objects: who holds which run of blocks, under one root per `RootKey` of each namespace.
 
 An edge (`Node`) is a run of blocks that has the same members all along, cut on block boundaries only. `Block` objects name a
 place for good: splits and merges re-point the smaller half, so a handle never has to be resolved through stale nodes, and no
@@ -10,46 +10,48 @@ This tree is the reference for faster ones, and serves while they load.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from radix.match import TIERS
+from radix.ledger import PlainLedger
+from radix.match import TIERS, Int32Array
 from radix.namespace import Namespace
-from radix.nodes import TOKEN_BYTES, Block, Node, Root, RootKey, path_of
+from radix.nodes import Block, Node, Root
+from radix.roots import Roots
+from radix.tree import TOKEN_BYTES, Members, RootKey, TreeSizes, path_of
 
 
 class PlainTree:
-    """All roots, and the three things that happen to them: `extend`, `release`, `walk`."""
+    """All roots, and the three things that happen to them: `extend`, `release`, `match`."""
 
     def __init__(self) -> None:
-        self._roots: dict[bytes, dict[RootKey, Root]] = {}
+        self.roots: Roots[Root] = Roots()
+        self._spread = Spread(0)
         self.nodes = 0
         self.blocks = 0  # places in the tree, holes included
         self.token_bytes = 0
 
     def root(self, namespace: Namespace, key: RootKey) -> Root:
         """A root of a namespace, made when missing."""
-        roots = self._roots.setdefault(namespace.key(), {})
-        found = roots.get(key)
-        if found is None:
-            found = roots[key] = Root(namespace, key)
-        return found
+        found = self.roots.find(namespace.key(), key)
+        return found if found is not None else self.roots.add(Root(namespace, key))
 
     def branch(self, parent: Block, namespace: Namespace) -> Root:
         """The root of what follows `parent` in another namespace."""
         root = parent.node.root
         before = (root.namespace.key(), root.key_in_namespace)
-        return self.root(namespace, root.key_in_namespace._replace(before=before, prefix=path_of(parent)))
+        return self.root(namespace, root.key_in_namespace._replace(before=before, prefix=path_of(self, parent)))
 
-    def roots(self, namespace: Namespace) -> Collection[Root]:
-        """All roots of one namespace: the block sizes and groups that are present."""
-        return self._roots.get(namespace.key(), {}).values()
+    def roots_of(self, namespace: bytes) -> tuple[Root, ...]:
+        """The roots of one namespace: the block sizes and groups that are present."""
+        return self.roots.of(namespace)
 
-    def all_roots(self) -> Iterator[Root]:
-        """Every root, in no particular order."""
-        for roots in self._roots.values():
-            yield from roots.values()
+    def ledger(self, holder: int, tier: int, *, counting: bool) -> PlainLedger:
+        """An empty ledger of a holder."""
+        if holder >= self._spread.holders:
+            self._spread = Spread(holder + 1)
+        return PlainLedger(self, 1 << holder * TIERS + tier, counting=counting)
 
     def extend(self, root: Root, parent: Block | None, data: bytes, bit: int) -> tuple[list[Block], list[Block]]:
         """Add a member to the blocks of `data` below `parent` (None = at the root).
@@ -105,26 +107,63 @@ class PlainTree:
             if node.blocks:  # not joined to another one meanwhile
                 self._release_run(node, 0, len(node.blocks), bit)
 
-    def match(self, root: Root, query: bytes, alive: int, spread: Spread) -> list[tuple[int, int]]:
+    def depths(self, root: Root, tokens: Int32Array, members: Members, out: Int32Array) -> bool:
+        """Raise `out` [holders, TIERS] to the matched tokens; always True."""
+        flat = out.reshape(-1)
+        size = -(-len(flat) // 8)
+        for bits, matched in self.match(root, tokens.tobytes(), members.bits):
+            ended = np.unpackbits(np.frombuffer(bits.to_bytes(size, "little"), np.uint8), bitorder="little", count=len(flat))
+            np.maximum(flat, ended * np.int32(matched // TOKEN_BYTES), out=flat)
+        return True
+
+    def match(self, root: Root, query: bytes, alive: int) -> list[tuple[int, int]]:
         """Follow a prompt from its start: (bits of `alive` that end here, bytes matched so far), from short to long.
 
         Costs one comparison of memory per edge. Bits that have nothing in the root's own namespace are left out.
         """
         lead = root.key_in_namespace.lead
-        return self._follow(root, query[len(lead) :], alive, spread) if query.startswith(lead) else []
+        return self._follow(root, query[len(lead) :], alive) if query.startswith(lead) else []
 
-    def blocks_along(self, root: Root, query: bytes) -> list[Block]:
+    def places_along(self, root: Root, tokens: Int32Array) -> Sequence[Block]:
         """The places of a prompt's blocks, held by anybody or not, up to where it leaves the tree."""
+        return self._blocks_along(root, tokens.tobytes())
+
+    def above(self, place: Block) -> Block | None:
+        """The block before this one; None for the first below its root."""
+        node, at = place.node, place.index()
+        if at:
+            return node.blocks[at - 1]
+        parent = node.parent
+        assert parent is not None
+        return parent.blocks[-1] if parent.blocks else None
+
+    def edge_of(self, place: Block) -> tuple[Node, int]:
+        """The node a block lies in now, and its position there."""
+        return place.node, place.index()
+
+    def edge_above(self, edge: Node) -> Node | None:
+        """The node before this one; None below the root."""
+        return edge.parent if edge.parent is not None and edge.parent.blocks else None
+
+    def tokens_in(self, edge: Node) -> bytes:
+        """All tokens of a node, int32 bytes."""
+        return bytes(edge.tokens)
+
+    def sizes(self) -> TreeSizes:
+        """How large it is; bytes as measured with tracemalloc on CPython 3.11: a node with its containers, a place."""
+        return TreeSizes(self.nodes, self.blocks, self.nodes * 375 + self.blocks * 56 + self.token_bytes)
+
+    def _blocks_along(self, root: Root, query: bytes) -> list[Block]:
         key = root.key_in_namespace
         if not query.startswith(key.lead):
             return []
         query = query[len(key.lead) :]
         blocks: list[Block] = []
         if key.before is not None:
-            base = self._found(key.before)
+            base = self.roots.find(*key.before)
             if base is None or not query.startswith(key.prefix):
                 return []
-            blocks = self.blocks_along(base, key.lead + key.prefix)
+            blocks = self._blocks_along(base, key.lead + key.prefix)
         offset = len(key.prefix)
         child = root.children.get(query[offset : offset + root.width])
         while child is not None:
@@ -134,20 +173,17 @@ class PlainTree:
             child = child.children.get(query[offset : offset + root.width]) if same == len(child.blocks) else None
         return blocks
 
-    def _found(self, place: tuple[bytes, RootKey]) -> Root | None:
-        return self._roots.get(place[0], {}).get(place[1])
-
-    def _follow(self, root: Root, query: bytes, alive: int, spread: Spread) -> list[tuple[int, int]]:
+    def _follow(self, root: Root, query: bytes, alive: int) -> list[tuple[int, int]]:
         key = root.key_in_namespace
         if key.before is not None:
-            base = self._found(key.before)
+            base = self.roots.find(*key.before)
             if base is None or not query.startswith(key.prefix):
                 return []
-            rows = self._follow(base, key.prefix, alive, spread)
+            rows = self._follow(base, key.prefix, alive)
             alive = rows[-1][0] if rows and rows[-1][1] == len(key.prefix) else 0
-        return self._walk(root, query, len(key.prefix), alive, spread)
+        return self._walk(root, query, len(key.prefix), alive)
 
-    def _walk(self, root: Root, query: bytes, start: int, alive: int, spread: Spread) -> list[tuple[int, int]]:
+    def _walk(self, root: Root, query: bytes, start: int, alive: int) -> list[tuple[int, int]]:
         rows: list[tuple[int, int]] = []
         node: Node = root
         width = root.width
@@ -156,7 +192,7 @@ class PlainTree:
             child = node.children.get(query[offset : offset + width])
             if child is None:
                 break
-            holding = alive & spread(child.members)
+            holding = alive & self._spread(child.members)
             if holding != alive and offset > start:
                 rows.append((alive & ~holding, offset))
             alive = holding
@@ -209,11 +245,7 @@ class PlainTree:
         self._rejoin([node])
 
     def _drop_root(self, root: Root) -> None:
-        key = root.namespace.key()
-        roots = self._roots[key]
-        del roots[root.key_in_namespace]
-        if not roots:
-            del self._roots[key]
+        self.roots.discard(root)
         del root.root  # it names itself; without that cycle it is freed at once
 
     def _forget(self, node: Node, keep: int) -> None:

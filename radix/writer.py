@@ -10,9 +10,10 @@ import numpy as np
 from radix.changes import Applied, NamespaceHint, Stored, Tier
 from radix.holder import Holder
 from radix.namespace import Namespace
-from radix.nodes import TOKEN_BYTES, Block, Root, RootKey, above, tokens_of
 from radix.orphans import Orphan
-from radix.plain import PlainTree
+from radix.tree import TOKEN_BYTES, Place, Root, RootKey, tokens_of
+
+_MOST_BLOCK_TOKENS = 65_535  # what a tree has room for; engines use up to a few thousand
 
 
 class Writer:
@@ -22,21 +23,14 @@ class Writer:
     makes credit. regroup: called when the parts of a holder's cache groups changed.
     """
 
-    def __init__(
-        self,
-        tree: PlainTree,
-        *,
-        confirm: Callable[[Holder, Root, Block | None, int], None],
-        regroup: Callable[[Holder], None],
-    ) -> None:
-        self._tree = tree
+    def __init__(self, *, confirm: Callable[[Holder, Root, Place | None, int], None], regroup: Callable[[], None]) -> None:
         self._confirm = confirm
         self._regroup = regroup
 
     def store(self, owner: Holder, event: Stored, applied: Applied) -> None:
         """A run of blocks was stored."""
         if owner.groups.learn(event):
-            self._regroup(owner)
+            self._regroup()
         if _contradicts_itself(event):
             applied.skipped += 1
             return
@@ -59,10 +53,11 @@ class Writer:
         if event.block_tokens < owner.groups.known[event.group].sizes.get(event.tier, 0):
             return 0  # the short tail of a prompt, or part of a block: an engine gives back whole blocks only
         data = event.tokens[: fitting * event.block_tokens].tobytes()
-        parent: Block | None = None
+        parent: Place | None = None
+        root: Root
         if event.parent is None:
             lead = np.array(event.lead, np.int32).tobytes()
-            root = self._tree.root(without_model(event.namespace_hint), RootKey(event.block_tokens, event.group, lead))
+            root = owner.tree.root(_namespace_of(event.namespace_hint), RootKey(event.block_tokens, event.group, lead))
         else:
             parent = owner.find(event.group, event.parent)
             if parent is None:
@@ -70,32 +65,24 @@ class Writer:
                     return 0
                 applied.orphans += owner.orphans.add(event, event.parent, data)
                 return fitting
-            if not _can_follow(parent.node.root, event.block_tokens, len(event.lead)):
+            if not _can_follow(parent.root, event.block_tokens, len(event.lead)):
                 return 0
-            root, parent = self._below(parent, event.namespace_hint)
+            root, parent = _below(owner, parent, event.namespace_hint)
         self._place(owner, event.tier, root, parent, event.hashes[:fitting], data, applied)
         return fitting
-
-    def _below(self, parent: Block, hint: NamespaceHint) -> tuple[Root, Block | None]:
-        """Where the blocks behind a known parent belong: with it, unless they are the first to touch another image."""
-        namespace = parent.node.root.namespace
-        new = tuple([image for image in hint.media if image not in namespace.media])
-        if not new:
-            return parent.node.root, parent
-        return self._tree.branch(parent, replace(namespace, media=namespace.media + new)), None
 
     def _place(
         self,
         owner: Holder,
         tier: Tier,
         root: Root,
-        parent: Block | None,
+        parent: Place | None,
         hashes: tuple[int, ...],
         data: bytes,
         applied: Applied,
     ) -> None:
         owner.groups.known[root.group].resize(tier, root.block_tokens)
-        placed = owner.ledger(root.group, tier).store(self._tree, root, parent, hashes, data)
+        placed = owner.ledger(root.group, tier).store(root, parent, hashes, data)
         applied.stored += placed.new
         applied.skipped += placed.rejected > 0
         if root.group in owner.groups.credit:
@@ -108,12 +95,12 @@ class Writer:
 
     def _hold(self, owner: Holder, tier: Tier, group: int, block_hash: int, applied: Applied) -> None:
         """A block without tokens: it lies where another tier has it, or is loose."""
-        block = owner.find(group, block_hash)
-        if block is None:
+        place = owner.find(group, block_hash)
+        if place is None:
             owner.loose.add(tier, group, block_hash)
             return
-        ledger = owner.ledger(group, tier)
-        applied.stored += ledger.store(self._tree, block.node.root, above(block), (block_hash,), tokens_of(block)).new
+        tree, ledger = owner.tree, owner.ledger(group, tier)
+        applied.stored += ledger.store(place.root, tree.above(place), (block_hash,), tokens_of(tree, place)).new
 
     def _take_in(self, owner: Holder, group: int, block_hash: int, applied: Applied) -> None:
         """Give loose blocks of this name the place it has now."""
@@ -128,22 +115,25 @@ class Writer:
         arrived = list(hashes)
         while arrived:
             parent_hash = arrived.pop()
-            parent = owner.find(group, parent_hash) if owner.orphans.awaits(group, parent_hash) else None
-            if parent is None:
+            if not owner.orphans.awaits(group, parent_hash) or owner.find(group, parent_hash) is None:
                 continue
             for orphan in owner.orphans.claim(group, parent_hash):
-                self._adopt_one(owner, parent, orphan, applied)
+                self._adopt_one(owner, orphan, applied)
                 arrived.append(orphan.hash)
 
-    def _adopt_one(self, owner: Holder, parent: Block, orphan: Orphan, applied: Applied) -> None:
-        if not _can_follow(parent.node.root, orphan.block_tokens, orphan.lead):
+    def _adopt_one(self, owner: Holder, orphan: Orphan, applied: Applied) -> None:
+        parent = owner.find(orphan.group, orphan.parent)
+        assert parent is not None
+        if not _can_follow(parent.root, orphan.block_tokens, orphan.lead):
             applied.skipped += 1
             for _ in range(orphan.copies):
                 owner.loose.add(orphan.tier, orphan.group, orphan.hash)
             return
         for _ in range(orphan.copies):
-            root, behind = self._below(parent, orphan.hint)
-            placed = owner.ledger(orphan.group, orphan.tier).store(self._tree, root, behind, (orphan.hash,), orphan.data)
+            parent = owner.find(orphan.group, orphan.parent)  # a place is good until the next change
+            assert parent is not None
+            root, behind = _below(owner, parent, orphan.hint)
+            placed = owner.ledger(orphan.group, orphan.tier).store(root, behind, (orphan.hash,), orphan.data)
             applied.stored += placed.new
             applied.skipped += placed.rejected > 0
         if len(owner.loose):
@@ -153,21 +143,29 @@ class Writer:
         """Blocks left a tier, once for each time they are named."""
         unknown = hashes
         if group in owner.ledgers:
-            removed, unknown = owner.ledger(group, tier).remove(self._tree, hashes)
+            removed, unknown = owner.ledger(group, tier).remove(hashes)
             applied.removed += removed
         for block_hash in unknown:
             if not owner.orphans.remove(tier, group, block_hash) and not owner.loose.remove(tier, group, block_hash):
                 applied.unknown += 1
 
 
-def without_model(source: Namespace | NamespaceHint) -> Namespace:
-    """The root both sides look under: requests come with a namespace, first blocks with a hint (FC-20)."""
-    return Namespace("", source.adapter or None, source.salt or None, source.media)
+def _namespace_of(hint: NamespaceHint) -> Namespace:
+    return Namespace("", hint.adapter or None, hint.salt or None, hint.media)
+
+
+def _below(owner: Holder, parent: Place, hint: NamespaceHint) -> tuple[Root, Place | None]:
+    """Where the blocks behind a known parent belong: with it, unless they are the first to touch another image."""
+    namespace = parent.root.namespace
+    new = tuple([image for image in hint.media if image not in namespace.media])
+    if not new:
+        return parent.root, parent
+    return owner.tree.branch(parent, replace(namespace, media=namespace.media + new)), None
 
 
 def _complete_blocks(event: Stored) -> int:
     """How many leading blocks can be placed; 0 for placeholders, and where masked blocks make hashes and tokens disagree."""
-    if event.block_tokens <= 0:
+    if not 0 < event.block_tokens <= _MOST_BLOCK_TOKENS:
         return 0
     whole = len(event.tokens) // event.block_tokens
     return whole if whole <= len(event.hashes) else 0

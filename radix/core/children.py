@@ -16,6 +16,9 @@ from radix.core.layout import (
     CHILDREN_FILLED,
     CHILDREN_TABLE,
     CHILDREN_USED,
+    EMPTIED,
+    EMPTIED_MASK,
+    EMPTIED_ROOTS,
     EMPTY_ROOTS,
     ENTRY,
     GOLDEN,
@@ -169,6 +172,8 @@ def unlink(base: int, parent: int, child: int, count: int) -> None:
     store_32(at + ONLY, load_32(at + ONLY) ^ child)
     if children == 0 and parent != 0 and load_32(at + ROOT) == parent:
         add_to(base + EMPTY_ROOTS, 1)
+        store_64(base + EMPTIED_ROOTS + (load_64(base + EMPTIED) & EMPTIED_MASK) * 8, parent)
+        add_to(base + EMPTIED, 1)
 
 
 @inner

@@ -8,28 +8,27 @@ from __future__ import annotations
 import mmap
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
 from radix.core.entries import HashArray, load
+from radix.core.figures import Evicted, Handle, Sizes, Stored, bytes_used, sizes_of
 from radix.core.layout import (
-    ARENA,
     ARENA_HIGH,
     ARENA_ROOM,
     ARENA_TOP,
     ARENA_USED,
-    BLOCKS,
     BUDGET,
     CHILDREN_TABLE,
-    CLASS_WORDS,
+    DEPTH_MASK,
+    EMPTIED,
+    EMPTIED_MASK,
+    EMPTIED_ROOTS,
     EMPTY_ROOTS,
     FOREIGN_PARENT,
-    FREE_HEADS,
     FULL,
-    HANDLES,
     LEDGER_COUNTING,
     LEDGER_HOLDER,
     LEDGER_TIER,
@@ -45,73 +44,30 @@ from radix.core.layout import (
     NODE_LIMIT,
     NODE_NEXT,
     NODE_REGION,
-    NODES_LIVE,
     PAGE_BYTES,
+    PLACE_BITS,
+    PLACED,
     RELEASE_ADVICE,
     RELEASE_FROM,
     SEED,
     SEGMENTS,
     SHARES_TABLE,
-    SHARES_USED,
     STORE_UNITS,
     STRIDE,
-    STUBS,
     TIERS_USED,
     TOO_DEEP,
-    UNIT,
     UNKNOWN_PARENT,
     WORDS,
 )
 from radix.core.matcher import Matcher
 from radix.core.memory import Memory
+from radix.core.trimming import trim
 from radix.errors import RadixError
 from radix.match import TIERS, Int32Array
 
 _LINE = 64
-_CLOCK_BYTES = 4  # of a node
 _PARTS = 16  # the part of the memory in use that a full mapping gives up at once
 _RELEASE_UNITS = 1024  # free runs from 64 KiB up go back to the system in `trim`
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What a store did, in blocks. new: hashes that were not there. rejected: behind a hash that names another place."""
-
-    new: int
-    rejected: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What the tree consists of. bytes: memory in use, without freed parts; reserved_bytes: with them."""
-
-    nodes: int
-    stubs: int
-    blocks: int
-    handles: int
-    shares: int
-    bytes: int
-    reserved_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Evicted:
-    """What an eviction took. leaves: edges that were cut; dropped: how many hashes each ledger lost, where it lost any."""
-
-    leaves: int
-    bytes: int
-    dropped: dict[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """One hash of a ledger: the root, the node (as long as nothing changes) and the depth of its block, and its copies."""
-
-    hash: int
-    root: int
-    node: int
-    depth: int
-    copies: int
 
 
 class CompiledTree:
@@ -125,6 +81,7 @@ class CompiledTree:
         self.memory = Memory(name, huge_pages=huge_pages)
         self._base = self.memory.base
         self._header = self.memory.words(0, 512)
+        self._ledger_words = self.memory.words(LEDGERS, MAX_LEDGERS * _LINE >> 3)
         self._ledgers: dict[int, None] = {}
         self._free_ledgers: list[int] = []
         self._roots: set[int] = set()
@@ -197,18 +154,60 @@ class CompiledTree:
         if ledger not in self._ledgers or (above not in self._ledgers and parent is not None):
             raise RadixError(f"no such ledger: {ledger} (parent's: {above})")
         self._known_root(root)
-        answer = self._entries.store(self._base, ledger, above, root, grain, name, hashes, tokens)
-        while answer == FULL and self._make_space():
+        answer = FULL
+        while answer == FULL:
             answer = self._entries.store(self._base, ledger, above, root, grain, name, hashes, tokens)
-        if answer >= 0:
-            return Stored(answer & 0xFFFFFFFF, answer >> 32)
-        if answer == UNKNOWN_PARENT:
-            return None
-        if answer == FOREIGN_PARENT:
-            raise RadixError(f"blocks of {grain} tokens cannot follow blocks of another size")
-        if answer == TOO_DEEP:
-            raise RadixError(f"a chain of more than {MAX_DEPTH} blocks")
-        raise RadixError("the index is full")
+            if answer == FULL and not self._make_space():
+                break
+        return None if answer == UNKNOWN_PARENT else _stored(answer, len(hashes), grain)
+
+    def store_behind(
+        self, ledger: int, root: int, behind: tuple[int, int] | None, grain: int, hashes: HashArray, tokens: Int32Array
+    ) -> Stored:
+        """The same for callers that know the place: at the root, or behind = (node, blocks before) as `find` says it."""
+        how, node, depth = (-1, root, 0) if behind is None else (PLACED, behind[0], behind[1] + 1)
+        answer = self._entries.store(self._base, ledger, how, node, grain, depth, hashes, tokens)
+        if answer == FULL:
+            self._entries.pin(self._base, node, 1)  # its number stays good while others go
+            while answer == FULL and self._make_space():
+                answer = self._entries.store(self._base, ledger, how, node, grain, depth, hashes, tokens)
+            self._entries.pin(self._base, node, -1)
+        return _stored(answer, len(hashes), grain)
+
+    def find(self, ledger: int, block_hash: int) -> tuple[int, int] | None:
+        """(node, blocks before) of a hash, good until the next change; None when it is unknown."""
+        place = self._entries.find(self._base, ledger, block_hash)
+        return (place >> PLACE_BITS, (place & DEPTH_MASK) - 1) if place else None
+
+    def copies(self, ledger: int, block_hash: int) -> int:
+        """How often a hash was stored and not removed."""
+        return self._entries.copies(self._base, ledger, block_hash)
+
+    def used(self, ledger: int) -> int:
+        """Hashes in a ledger."""
+        return int(self._ledger_words[(ledger << 3) + (LEDGER_USED >> 3)])
+
+    def edges_along(self, root: int, grain: int, tokens: Int32Array) -> list[tuple[int, int]]:
+        """(node, matching blocks) of each edge a prompt follows, held by anybody or not."""
+        out = np.zeros(2 * (len(tokens) // grain + 1), np.int64)
+        count = self._entries.along(self._base, root, grain, tokens, out)
+        return [(node, blocks) for node, blocks in out[: 2 * count].reshape(-1, 2).tolist()]
+
+    def emptied(self) -> set[int]:
+        """Roots that may have become empty since the last call."""
+        times = int(self._header[EMPTIED >> 3])
+        if not times:
+            return set()
+        self._header[EMPTIED >> 3] = 0
+        if times > EMPTIED_MASK + 1:
+            return set(self._roots)
+        first = EMPTIED_ROOTS >> 3
+        return self._roots.intersection(self._header[first : first + times].tolist())
+
+    @property
+    def stride(self) -> int:
+        """Bytes per node."""
+        return int(self._header[STRIDE >> 3])
 
     def place(self, ledger: int, root: int, grain: int, tokens: Int32Array | bytes) -> bool:
         """Hold a path from the root on without naming its blocks; whether the tree is larger than `budget_bytes` now.
@@ -232,7 +231,7 @@ class CompiledTree:
 
     def forget(self, ledger: int) -> int:
         """Take a ledger's member from all nodes, for one whose paths were only placed; returns how many nodes it was on."""
-        if ledger not in self._ledgers or int(self.memory.words(LEDGERS + ledger * _LINE, 8)[LEDGER_USED >> 3]):
+        if ledger not in self._ledgers or self.used(ledger):
             raise RadixError(f"ledger {ledger} is not one of placed paths")
         return self._entries.forget(self._base, ledger)
 
@@ -249,12 +248,10 @@ class CompiledTree:
         """Let the leaves go that were matched and stored longest ago, until not more than `target_bytes` are in use."""
         dropped = np.zeros(len(self._ledgers) + len(self._free_ledgers), np.int64)
         before = self.bytes_used
-        leaves = 0
-        while (over := self.bytes_used - target_bytes) > 0:
+        leaves, gone = 0, 1
+        while gone and (over := self.bytes_used - target_bytes) > 0:
             gone = self._entries.evict(self._base, over, dropped)
             leaves += gone
-            if not gone:
-                break
         lost = {int(ledger): int(dropped[ledger]) for ledger in np.flatnonzero(dropped)}
         return Evicted(leaves, before - self.bytes_used, lost)
 
@@ -279,48 +276,23 @@ class CompiledTree:
 
     def handles(self, ledger: int) -> Iterator[Handle]:
         """Every hash of a ledger, in no particular order."""
-        used = int(self.memory.words(LEDGERS + ledger * _LINE, 8)[1])
-        out = np.zeros(5 * used, np.int64)
+        out = np.zeros(5 * self.used(ledger), np.int64)
         count = self._entries.list(self._base, ledger, out)
         for row in out[: 5 * count].reshape(-1, 5).tolist():
             yield Handle(row[0] % (1 << 64), *row[1:])
 
     def sizes(self) -> Sizes:
         """Sizes now; costs nothing."""
-        header = self._header
-        live, stubs = int(header[NODES_LIVE >> 3]), int(header[STUBS >> 3])
-        reserved = int(header[ARENA_HIGH >> 3]) * UNIT + int(header[NODE_NEXT >> 3]) * (int(header[STRIDE >> 3]) + _CLOCK_BYTES)
-        return Sizes(
-            live,
-            stubs,
-            int(header[BLOCKS >> 3]),
-            int(header[HANDLES >> 3]),
-            int(header[SHARES_USED >> 3]),
-            self.bytes_used,
-            reserved,
-        )
+        return sizes_of(self._header)
 
     @property
     def bytes_used(self) -> int:
         """`Sizes.bytes` alone."""
-        header = self._header
-        nodes = int(header[NODES_LIVE >> 3]) + int(header[STUBS >> 3])
-        return int(header[ARENA_USED >> 3]) * UNIT + nodes * (int(header[STRIDE >> 3]) + _CLOCK_BYTES)
+        return bytes_used(self._header)
 
     def trim(self) -> None:
         """Give free memory back to the system: what lies above the arena's top, and large free runs below it."""
-        header = self._header
-        top, high = int(header[ARENA_TOP >> 3]), int(header[ARENA_HIGH >> 3])
-        self.memory.give_back(ARENA + top * UNIT, (high - top) * UNIT)
-        header[ARENA_HIGH >> 3] = top
-        for head in header[FREE_HEADS >> 3 : (FREE_HEADS >> 3) + 64 * CLASS_WORDS].tolist():
-            unit = head
-            while unit:
-                start = ARENA + unit * UNIT
-                following, _, units = self.memory.halves(start, 3).tolist()
-                if units >= _RELEASE_UNITS:
-                    self.memory.give_back(start + UNIT, (units - 2) * UNIT)  # its links and its end stay
-                unit = following
+        trim(self.memory)
 
     def _begin(self, words: int) -> None:
         header = self._header
@@ -342,11 +314,7 @@ class CompiledTree:
     def _make_space(self) -> bool:
         """Evict a part of what there is; False when nothing can go."""
         gone = self.evict(self.bytes_used - self.bytes_used // _PARTS)
-        before = self._lost
-        dropped = dict(before.dropped)
-        for ledger, count in gone.dropped.items():
-            dropped[ledger] = dropped.get(ledger, 0) + count
-        self._lost = Evicted(before.leaves + gone.leaves, before.bytes + gone.bytes, dropped)
+        self._lost += gone
         return gone.leaves > 0
 
     def _known_root(self, root: int) -> int:
@@ -365,6 +333,16 @@ class CompiledTree:
             if int(self._header[NODE_NEXT >> 3]) >= NODE_REGION // _stride(width) - 1:
                 raise RadixError(f"no room for holder {holder}, tier {tier}: too many nodes to widen")
             self._entries.widen(self._base, needed_words, needed_tiers, _stride(width), np.zeros(_stride(width) >> 3, np.int64))
+
+
+def _stored(answer: int, blocks: int, grain: int) -> Stored:
+    if answer >= 0:
+        return Stored(answer & 0xFFFFFFFF, answer >> 32)
+    if answer == TOO_DEEP:
+        return Stored(0, blocks)
+    if answer == FOREIGN_PARENT:
+        raise RadixError(f"blocks of {grain} tokens cannot follow blocks of another size")
+    raise RadixError("the index is full")
 
 
 def _stride(width: int) -> int:

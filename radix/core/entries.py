@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
+from radix.core.along import copies_of, edges_along, place_of
 from radix.core.atomics import data_of, divide, load_64, shift_right, store_64
 from radix.core.children import drop_root, find_child, new_root
 from radix.core.evicting import evict_leaves, sweep_handles
-from radix.core.handles import copies_in, depth_in, ledger_at, node_in
-from radix.core.jit import default_cache, entry
+from radix.core.handles import copies_in, depth_in, ledger_at, node_in, reference
+from radix.core.jit import default_cache, entry, mark_whole
 from radix.core.layout import ENTRY, GONE, LEDGER_TABLE, ROOT, ROOT_KEY_WORDS, SEED, WORDS
-from radix.core.nodes import climb, node_at
+from radix.core.nodes import climb, dereference, node_at
 from radix.core.placing import forget_member, place_path
 from radix.core.reader import best_holder, fill_depths, fill_pairs, match_rows
 from radix.core.removing import clear_ledger, remove_blocks
@@ -76,6 +77,14 @@ def _forget(base: int, ledger: int) -> int:
     return forget_member(base, ledger)
 
 
+def _pin(base: int, node: int, more: int) -> None:
+    """Keep a node's number from being given to another, or let go of it."""
+    if more > 0:
+        reference(base, node, more)
+    else:
+        dereference(base, node, -more)
+
+
 def _root(base: int, key: Int32Array, make: int) -> int:
     """The root under a key; 0 when there is none, or no room for one."""
     found = find_child(base, 0, data_of(key), ROOT_KEY_WORDS)
@@ -116,6 +125,18 @@ def _list(base: int, ledger: int, out: Int64Array) -> int:
     return count
 
 
+def _find(base: int, ledger: int, block_hash: int) -> int:
+    return place_of(base, ledger, int(np.int64(block_hash)))
+
+
+def _copies(base: int, ledger: int, block_hash: int) -> int:
+    return copies_of(base, ledger, int(np.int64(block_hash)))
+
+
+def _along(base: int, root: int, grain: int, tokens: Int32Array, out: Int64Array) -> int:
+    return edges_along(base, root, grain, data_of(tokens), len(tokens), data_of(out), len(out) >> 1)
+
+
 def _match(base: int, scratch: int, root: int, grain: int, tokens: Int32Array) -> int:
     return match_rows(base, scratch, root, grain, data_of(tokens), len(tokens))
 
@@ -151,10 +172,14 @@ class Entries:
     place: Callable[[int, int, int, int, Int32Array], int]
     place_text: Callable[[int, int, int, bytes], int]
     forget: Callable[[int, int], int]
+    pin: Callable[[int, int, int], None]
     root: Callable[[int, Int32Array, int], int]
     drop_root: Callable[[int, int], bool]
     widen: Callable[[int, int, int, int, Int64Array], None]
     list: Callable[[int, int, Int64Array], int]
+    find: Callable[[int, int, int], int]
+    copies: Callable[[int, int, int], int]
+    along: Callable[[int, int, int, Int32Array, Int64Array], int]
     match: Callable[[int, int, int, int, Int32Array], int]
     best: Callable[[int, int, int, int, Int32Array], int]
     depths: Callable[[int, int, int, int, Int32Array, Int32Array], int]
@@ -166,7 +191,7 @@ def load(folder: Path | None = None) -> Entries:
     """All entry points, from the cache where it fits, else compiled now (some 20 s)."""
     at = folder if folder is not None else default_cache()
     reading = (_I, _I, _I, _I, _TOKENS)
-    return Entries(
+    entries = Entries(
         store=entry(_store, _I(_I, _I, _I, _I, _I, types.uint64, _HASHES, _TOKENS), at, nogil=True),
         remove=entry(_remove, _I(_I, _I, _HASHES), at, nogil=True),
         clear=entry(_clear, _I(_I, _I), at, nogil=True),
@@ -174,12 +199,18 @@ def load(folder: Path | None = None) -> Entries:
         place=entry(_place, _I(_I, _I, _I, _I, _TOKENS), at, nogil=True),
         place_text=entry(_place_text, _I(_I, _I, _I, _TEXT), at, nogil=True),
         forget=entry(_forget, _I(_I, _I), at, nogil=True),
+        pin=entry(_pin, types.void(_I, _I, _I), at, nogil=True),
         root=entry(_root, _I(_I, _TOKENS, _I), at, nogil=True),
         drop_root=entry(_drop_root, types.boolean(_I, _I), at, nogil=True),
         widen=entry(_widen, types.void(_I, _I, _I, _I, _LONGS), at, nogil=True),
         list=entry(_list, _I(_I, _I, _LONGS), at, nogil=True),
+        find=entry(_find, _I(_I, _I, types.uint64), at, nogil=False),
+        copies=entry(_copies, _I(_I, _I, types.uint64), at, nogil=False),
+        along=entry(_along, _I(_I, _I, _I, _TOKENS, _LONGS), at, nogil=False),
         match=entry(_match, _I(*reading), at, nogil=False),
         best=entry(_best, _I(*reading), at, nogil=False),
         depths=entry(_depths, _I(*reading, _MATRIX), at, nogil=False),
         pairs=entry(_pairs, _I(*reading, _LONGS), at, nogil=False),
     )
+    mark_whole(at)
+    return entries

@@ -20,6 +20,7 @@ from radix.core.layout import (
     ARENA_USED,
     CHILDREN,
     CLOCK,
+    CLOCK_BYTES,
     COPIES_MASK,
     ENTRY,
     GONE,
@@ -50,14 +51,13 @@ _VICTIMS = _QUOTA + 8
 _BURST = 32
 _CLIMB = 16
 _AHEAD = 8  # handles whose nodes are asked for before they are needed
-_CLOCK_BYTES = 4
 
 
 @inner
 def bytes_used(base: int) -> int:
     """Memory in use: nodes with their clocks, stubs, tokens and tables, without freed parts."""
     nodes = load_64(base + NODES_LIVE) + load_64(base + STUBS)
-    return load_64(base + ARENA_USED) * UNIT + nodes * (load_64(base + STRIDE) + _CLOCK_BYTES)
+    return load_64(base + ARENA_USED) * UNIT + nodes * (load_64(base + STRIDE) + CLOCK_BYTES)
 
 
 @inner
@@ -76,7 +76,7 @@ def evict_leaves(base: int, wanted: int) -> int:
 
 @inner
 def _bytes_alive(base: int) -> int:
-    return load_64(base + ARENA_USED) * UNIT + load_64(base + NODES_LIVE) * (load_64(base + STRIDE) + _CLOCK_BYTES)
+    return load_64(base + ARENA_USED) * UNIT + load_64(base + NODES_LIVE) * (load_64(base + STRIDE) + CLOCK_BYTES)
 
 
 @inner
@@ -94,7 +94,7 @@ def _is_leaf(at: int, node: int) -> bool:
 
 @inner
 def _leaf_bytes(base: int, at: int, node: int) -> int:
-    return extent_units(at, grain_of(base, node)) * UNIT + load_64(base + STRIDE) + _CLOCK_BYTES
+    return extent_units(at, grain_of(base, node)) * UNIT + load_64(base + STRIDE) + CLOCK_BYTES
 
 
 @inner

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding as host
 import numba
 from numba.core import config as _untyped_config
 
@@ -40,6 +41,21 @@ def version() -> str:
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether everything was compiled into this cache before, for this CPU."""
+    return _mark(folder).exists()
+
+
+def mark_whole(folder: Path) -> None:
+    """Say so."""
+    _mark(folder).touch()
+
+
+def _mark(folder: Path) -> Path:
+    cpu = f"{_config.CPU_NAME or host.get_host_cpu_name()} {_config.CPU_FEATURES or host.get_host_cpu_features().flatten()}"
+    return folder / version() / f"whole-{blake2b(cpu.encode(), digest_size=8).hexdigest()}"
 
 
 def entry(function: Function, signature: Any, folder: Path, *, nogil: bool) -> Function:

@@ -73,12 +73,15 @@ EMPTY_ROOTS = 232
 MAGIC = 240
 SEED = 248
 NODE_LIMIT = 256  # numbers below this fit into the region
-ARENA_ROOM = 304  # stores let the top rise to here
-BUDGET = 312  # bytes
+EMPTIED = 304  # roots that lost their last child since the writer looked: how often
+ARENA_ROOM = 312  # stores let the top rise to here
+BUDGET = 320  # bytes
 FREE_CLASSES = 512  # bit k: list k of free runs has any
 CLASS_WORDS = 4
 FREE_HEADS = 2048  # by class; the unit, 0 = none
 KEYS_AHEAD = 1024  # ring of the next keys of the hashes at hand
+EMPTIED_ROOTS = 1536  # ring of those roots
+EMPTIED_MASK = 31
 
 # Ledgers: 64 bytes each. A table is unit << 32 | entries.
 LEDGER_BITS = 6
@@ -129,6 +132,7 @@ SCRATCH_NODE = 2  # the deepest node of the last walk
 SCRATCH_STAMPS = 3  # not 0: matches write clocks
 SCRATCH_WANTED = 4  # member words to look at, then those still alive, then those of the node, then rows
 
+CLOCK_BYTES = 4
 CLOCK_LIMIT = (1 << 32) - 1
 JOIN_UNITS = 256  # equal neighbours that are not adjacent are copied together up to 16 KiB
 GOLDEN = signed(0x9E3779B97F4A7C15)
@@ -137,6 +141,9 @@ MIX_B = signed(0x94D049BB133111EB)
 UNMIX_A = signed(0x96DE1B173F119089)
 UNMIX_B = signed(0x319642B2D24D8EC3)
 KEY_MUL = signed(0xFF51AFD7ED558CCD)
+
+PLACE_BITS = 21  # of the depth in a place
+PLACED = -2  # instead of a parent's ledger: the parent is named by node and depth
 
 # What a store answers instead of a count.
 UNKNOWN_PARENT = -1

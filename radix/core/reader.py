@@ -5,7 +5,7 @@ furthest. Each reader brings its own scratch memory (see `layout`), so readers s
 
 Invariants
 - Nothing here writes outside the scratch but a clock, and that only after an answer stood the check.
-- A row loses at least one member, so a scratch with room for one row more than there are member bits never overflows, torn or not.
+- A row loses at least one member, so a scratch with room for a row more than there are member bits never overflows, torn or not.
 - What was read counts only when the sequence number stands where it stood; after bounded tries the answer is GAVE_UP.
 """
 

@@ -47,6 +47,7 @@ from radix.core.layout import (
     NODES_LIVE,
     OFFSET,
     ONLY,
+    PLACED,
     ROOT,
     ROOT_GRAIN,
     SEGMENTS,
@@ -76,14 +77,23 @@ def has_room(base: int, blocks: int, grain: int) -> bool:
 def store_blocks(
     base: int, ledger: int, parent_ledger: int, root: int, grain: int, parent_hash: int, hashes: int, tokens: int, blocks: int
 ) -> int:
-    """Hold `blocks` blocks below a parent (parent_ledger < 0: at the root), one hash each; see the module for the answer."""
+    """Hold `blocks` blocks below a parent, one hash each; see the module for the answer.
+
+    parent_ledger: where `parent_hash` is looked up; -1: at the root; PLACED: behind block number `parent_hash` (from 1), recorded
+    in node `root`.
+    """
     node, depth = root, 0
-    if parent_ledger >= 0:
+    if parent_ledger == PLACED:
+        depth = parent_hash
+        node = climb(base, root, depth)
+    elif parent_ledger >= 0:
         slot = find_handle(base, parent_ledger, parent_hash)
         if slot == 0:
             return UNKNOWN_PARENT
         depth = depth_in(load_64(slot + 8))
         node = climb(base, node_in(load_64(slot + 8)), depth)
+    if load_32(node_at(base, node) + ROOT) == 0:
+        return UNKNOWN_PARENT  # it was evicted
     if load_64(node_at(base, load_32(node_at(base, node) + ROOT)) + ROOT_GRAIN) != grain:
         return FOREIGN_PARENT
     if depth + blocks > MAX_DEPTH:

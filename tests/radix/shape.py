@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from radix.flat import FlatTree
 from radix.index import Index
 from radix.plain import Node, PlainTree
+from tests.radix.core.memory_check import check_memory
 
 
-def tree_of(index: Index) -> PlainTree:
-    """The tree inside an index."""
-    return index._tree
+def check_shape(index: Index) -> None:
+    """Every node is needed, nothing that could be one node is two, and the counters tell the truth; of all its trees."""
+    for tree in index._trees:
+        if isinstance(tree, FlatTree):
+            nodes = check_memory(tree.compiled)
+            assert {number for number, node in nodes.items() if node.root == number} == {root.number for root in tree.roots}
+            assert tree.compiled.empty_roots == 0, "an empty root stays"
+        else:
+            assert isinstance(tree, PlainTree)
+            _check_plain(tree)
 
 
-def check_shape(tree: PlainTree) -> None:
-    """Every node is needed, nothing that could be one node is two, and the counters tell the truth."""
+def _check_plain(tree: PlainTree) -> None:
     nodes = blocks = size = 0
-    for root in tree.all_roots():
+    for root in tree.roots:
         assert root.children, "an empty root stays"
         todo: list[Node] = list(root.children.values())
         while todo:
@@ -35,8 +43,9 @@ def check_shape(tree: PlainTree) -> None:
 
 def assert_empty(index: Index) -> None:
     """Nothing is left of anything."""
-    tree = tree_of(index)
     stats = index.stats()
-    assert (stats.nodes, stats.blocks, stats.guesses, stats.orphans) == (0, 0, 0, 0)
-    assert (tree.nodes, tree.blocks, tree.token_bytes) == (0, 0, 0)
-    assert not list(tree.all_roots())
+    assert (stats.nodes, stats.blocks, stats.guesses, stats.orphans, stats.loose) == (0, 0, 0, 0, 0)
+    check_shape(index)
+    for tree in index._trees:
+        assert (tree.sizes().nodes, tree.sizes().blocks) == (0, 0)
+        assert not len(tree.roots)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radix import Batch, Cleared, Event, Index, Namespace, NamespaceHint, Removed, Stored, Tier
+from radix import Batch, Cleared, Event, Namespace, NamespaceHint, Removed, Stored, Tier
 from radix.changes import GroupKind
 from tests.radix.oracle import Hint, Place, View
-from tests.radix.shape import assert_empty, check_shape, tree_of
+from tests.radix.shape import assert_empty, check_shape
+from tests.radix.trees import KINDS, new_index
 
 HINTS: list[Hint] = [(None, None, ()), ("a", None, ()), (None, "a", ()), ("a", "a", ()), (None, None, (b"a",))]
 
@@ -28,14 +29,25 @@ LAYOUTS: list[Layout] = [
 ]
 
 
+pytestmark = pytest.mark.xdist_group("compiled")
+
+
 class Run:
     """One random life of an index beside its oracle."""
 
     def __init__(
-        self, seed: int, *, holders: int, grains: list[int], honest: bool, layout: Layout | None = None, richness: float = 0.0
+        self,
+        seed: int,
+        *,
+        holders: int,
+        grains: list[int],
+        honest: bool,
+        kind: str,
+        layout: Layout | None = None,
+        richness: float = 0.0,
     ) -> None:
         self.random = random.Random(seed)
-        self.index = Index()
+        self.index = new_index(kind)
         self.views: dict[int, View] = {}
         self.grains = grains
         self.layout = layout or PLAIN
@@ -57,7 +69,7 @@ class Run:
         self.compare()
 
     def compare(self) -> None:
-        check_shape(tree_of(self.index))
+        check_shape(self.index)
         assert self.index.stats().blocks == sum(len(view.places) for view in self.views.values())
         assert self.index.stats().orphans == sum(len(view.waiting) for view in self.views.values())
         assert self.index.stats().loose == sum(len(view.loose) for view in self.views.values())
@@ -94,7 +106,7 @@ class Run:
             for tier, group, block_hash in keys:
                 event = Removed((block_hash,), Tier(tier), group)
                 assert self.index.apply(holder, Batch(0, 0, 0.0, (event,))) == view.apply((event,))
-            check_shape(tree_of(self.index))
+            check_shape(self.index)
         assert_empty(self.index)
 
     def _event(self, view: View) -> Event:
@@ -181,10 +193,11 @@ class Run:
     grains=st.sampled_from([[1], [2], [1, 2], [3, 16], [4]]),
     honest=st.booleans(),
     richness=st.sampled_from([0.0, 0.3]),
+    kind=st.sampled_from(KINDS),
 )
-def test_index_equals_dictionaries(seed: int, holders: int, grains: list[int], honest: bool, richness: float) -> None:
+def test_index_equals_dictionaries(seed: int, holders: int, grains: list[int], honest: bool, richness: float, kind: str) -> None:
     """FC-15: after every step of a random run the tree says what plain dictionaries say, and nothing is left at the end."""
-    run = Run(seed, holders=holders, grains=grains, honest=honest, richness=richness)
+    run = Run(seed, holders=holders, grains=grains, honest=honest, richness=richness, kind=kind)
     for _ in range(40):
         run.step()
     run.compare_dumps()
@@ -197,20 +210,22 @@ def test_index_equals_dictionaries(seed: int, holders: int, grains: list[int], h
     layout=st.sampled_from(LAYOUTS),
     grains=st.sampled_from([[1], [2], [1, 2]]),
     richness=st.sampled_from([0.1, 0.5]),
+    kind=st.sampled_from(KINDS),
 )
-def test_hybrid_models_equal_dictionaries(seed: int, layout: Layout, grains: list[int], richness: float) -> None:
+def test_hybrid_models_equal_dictionaries(seed: int, layout: Layout, grains: list[int], richness: float, kind: str) -> None:
     """FC-13: whatever the order, a hit ends where every cache group can go on."""
-    run = Run(seed, holders=2, grains=grains, honest=True, layout=layout, richness=richness)
+    run = Run(seed, holders=2, grains=grains, honest=True, layout=layout, richness=richness, kind=kind)
     for _ in range(40):
         run.step()
     run.compare_dumps()
     run.finish()
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_long_life_with_many_holders(seed: int) -> None:
+def test_long_life_with_many_holders(seed: int, kind: str) -> None:
     """FC-15: the same, longer, so that splits, joins, holes and copies pile up."""
-    run = Run(seed, holders=5, grains=[1], honest=True)
+    run = Run(seed, holders=5, grains=[1], honest=True, kind=kind)
     for _ in range(250):
         run.step()
     run.compare_dumps()

@@ -12,11 +12,14 @@ from radix import Applied, Cleared, Index, Namespace, NamespaceHint, Removed, St
 from radix.changes import GroupKind
 from tests.radix.build import BASE, BLOCK, apply, depth, store, tokens_of
 from tests.radix.shape import assert_empty
+from tests.radix.trees import KINDS, new_index
+
+pytestmark = pytest.mark.xdist_group("compiled")
 
 
-@pytest.fixture
-def index() -> Index:
-    return Index()
+@pytest.fixture(params=KINDS)
+def index(request: pytest.FixtureRequest) -> Index:
+    return new_index(request.param)
 
 
 def test_every_cache_group_must_be_able_to_go_on(index: Index) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 
 from radix.core import layout as lay
 from radix.core.compiled import CompiledTree, as_hashes
-from radix.ledger import Ledger
+from radix.ledger import PlainLedger
 from radix.match import TIERS
 from radix.namespace import Namespace
-from radix.nodes import RootKey
-from radix.plain import PlainTree, Spread
+from radix.plain import PlainTree
+from radix.tree import Members, RootKey
 from tests.radix.core.memory_check import check_memory, header
 
 Path = tuple[int, ...]  # block letters from the prompt's start
@@ -33,7 +33,7 @@ class Twins:
         self.members = members
         self.counting = chance.random() < 0.6
         self.ledgers = [tree.open(holder, tier, counting=self.counting) for holder, tier in members]
-        self.twins = [Ledger(1 << holder * TIERS + tier, counting=self.counting) for holder, tier in members]
+        self.twins: list[PlainLedger] = [plain.ledger(holder, tier, counting=self.counting) for holder, tier in members]
         self.places: list[dict[int, Path]] = [{} for _ in members]
         self.copies: list[Counter[int]] = [Counter() for _ in members]
         self.salt = chance.getrandbits(64)
@@ -44,7 +44,7 @@ class Twins:
             rows[letter][-1] = 10 + letter
         self.letters = np.array(rows, np.int32)
         self.holders = max(holder for holder, _ in members) + 1
-        self.spread = Spread(self.holders)
+        self.all_holders = Members(range(self.holders))
 
     def tokens(self, path: Path) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         """The tokens of a path."""
@@ -95,7 +95,7 @@ class Twins:
         tokens = self.tokens(path)
         root = self.plain.root(self.namespace, RootKey(self.grain, 0))
         above = self.twins[at].blocks[parent] if parent is not None else None
-        expected = self.twins[at].store(self.plain, root, above, hashes, tokens.tobytes())
+        expected = self.twins[at].store(root, above, hashes, tokens.tobytes())
         named = (self.ledgers[at], parent) if parent is not None else None
         answer = self.tree.store(self.ledgers[at], self.root(), self.grain, as_hashes(hashes), tokens, named)
         assert answer is not None
@@ -123,7 +123,7 @@ class Twins:
             hashes = [chance.choice(list(places)) for _ in range(1 if kind < 0.8 else chance.randrange(1, 10))]
         if chance.random() < 0.1:
             hashes.insert(chance.randrange(len(hashes) + 1), chance.getrandbits(64))
-        removed, unknown = self.twins[at].remove(self.plain, hashes)
+        removed, unknown = self.twins[at].remove(hashes)
         answer = self.tree.remove(self.ledgers[at], as_hashes(hashes))
         assert (answer[0], [hashes[i] for i in answer[1]]) == (removed, unknown)
         for block_hash in hashes:
@@ -134,7 +134,7 @@ class Twins:
 
     def clear(self, at: int) -> None:
         """Clear one ledger on both sides."""
-        assert self.tree.clear(self.ledgers[at]) == self.twins[at].clear(self.plain) == len(self.places[at])
+        assert self.tree.clear(self.ledgers[at]) == self.twins[at].clear() == len(self.places[at])
         self.places[at] = {}
         self.copies[at].clear()
 
@@ -151,13 +151,10 @@ class Twins:
         assert seen.tolist() == self._expected(path).tolist()
         if root:
             self._check_best(root, tokens, seen)
-        flat = np.zeros(self.holders * TIERS, np.int32)
-        for plain_root in self.plain.roots(self.namespace):
-            for bits, matched in self.plain.match(plain_root, tokens.tobytes(), (1 << len(flat)) - 1, self.spread):
-                for member in range(len(flat)):
-                    if bits >> member & 1:
-                        flat[member] = matched // 4
-        assert flat.reshape(-1, TIERS).tolist() == seen.tolist()
+        theirs = np.zeros_like(seen)
+        for plain_root in self.plain.roots_of(self.namespace.key()):
+            self.plain.depths(plain_root, tokens, self.all_holders, theirs)
+        assert theirs.tolist() == seen.tolist()
 
     def _expected(self, path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
         """What dictionaries say."""

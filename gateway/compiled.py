@@ -1,0 +1,61 @@
+"""The compiled index comes in: its machine code from the cache, or compiled by a process of its own so that requests go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from radix.errors import RadixError
+from radix.index import Index
+
+if TYPE_CHECKING:
+    from radix.flat import FlatTree
+
+log = logging.getLogger(__name__)
+
+
+async def change_over(index: Index) -> None:
+    """Move an index to the compiled tree, one holder at a time; where that can not be had, say why and stay."""
+    try:
+        if not await asyncio.to_thread(_is_compiled):
+            log.info("compiling the index: takes some 20 s once, `python -m radix.core.bake` does it beforehand")
+            await _compile()
+        tree = await asyncio.to_thread(_new_tree)
+    except (RadixError, OSError, RuntimeError, ImportError) as error:
+        log.warning("index stays on the slow tree error=%s", error)
+        return
+    index.work_on(tree)
+    moving = True
+    while moving:
+        moving = index.move()
+        await asyncio.sleep(0)
+    log.info("index runs compiled")
+
+
+async def _compile() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "radix.core.bake", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        _, complaints = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        raise RadixError(f"compiling failed: {complaints.decode(errors='replace').strip()[-300:]}")
+
+
+def _is_compiled() -> bool:
+    from radix.core.jit import default_cache, is_whole
+
+    return is_whole(default_cache())
+
+
+def _new_tree() -> FlatTree:
+    from radix.core.compiled import CompiledTree
+    from radix.flat import FlatTree
+
+    return FlatTree(CompiledTree())

@@ -1,0 +1,147 @@
+"""How far each holder has a prompt: which roots have to be walked for a namespace, and what their answers add up to.
+
+What has to be done for a namespace is planned once and kept until a root, a model or a cache group changes, so that a match of a
+plain model costs one walk per block size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from radix.changes import Tier
+from radix.groups import Names, servable
+from radix.holder import Holder
+from radix.match import TIERS, Int32Array
+from radix.namespace import Namespace
+from radix.tree import AnyTree, Members, Place
+
+_MOST_PLANS = 4096  # salts and images make namespaces without end
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    tree: AnyTree
+    root: Any
+    members: Members
+
+
+@dataclass(slots=True)
+class _Plan:
+    """plain: walks whose longest answer is the credit. joint: walks of holders whose groups have to agree.
+
+    key, seen: the roots it was made for, per tree.
+    """
+
+    key: bytes
+    seen: list[tuple[Any, ...]]
+    plain: list[_Walk] = field(default_factory=list)
+    joint: list[_Walk] = field(default_factory=list)
+    hybrids: list[Holder] = field(default_factory=list)
+
+
+class Lookup:
+    """Answers prompts from the trees that holders lie in."""
+
+    def __init__(self, trees: Sequence[AnyTree]) -> None:
+        self._trees = trees
+        self._plans: dict[Namespace, _Plan] = {}
+        self._parts: dict[tuple[str, int, int], tuple[Members, Members]] = {}  # (model, tree, group) -> plain, joint
+
+    def forget(self) -> None:
+        """Holders, models, groups or trees are not what they were."""
+        self._plans.clear()
+        self._parts.clear()
+
+    def match(self, namespace: Namespace, tokens: Int32Array, holders: Iterable[Holder], depth: Int32Array) -> bool:
+        """Raise `depth` [holders, TIERS] to the matched tokens; False when a tree was too busy changing.
+
+        namespace: with its model. holders: all there are.
+        """
+        plan = self._plans.get(namespace)
+        if plan is None or [tree.roots_of(plan.key) for tree in self._trees] != plan.seen:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[namespace] = self._plan(namespace, holders)
+        known = True
+        for walk in plan.plain:
+            known &= walk.tree.depths(walk.root, tokens, walk.members, depth)
+        return known & self._match_hybrids(plan, tokens, depth) if plan.hybrids else known
+
+    def _plan(self, namespace: Namespace, holders: Iterable[Holder]) -> _Plan:
+        key = namespace.without_model().key()
+        plan = _Plan(key, [tree.roots_of(key) for tree in self._trees])
+        if not any(plan.seen):
+            return plan
+        of_model = [holder for holder in holders if holder.model == namespace.model]
+        for number, tree in enumerate(self._trees):
+            for root in plan.seen[number]:
+                part = (namespace.model, number, root.group)
+                if part not in self._parts:
+                    self._parts[part] = _parted([holder for holder in of_model if holder.tree is tree], root.group)
+                plain, joint = self._parts[part]
+                if plain.holders:
+                    plan.plain.append(_Walk(tree, root, plain))
+                if joint.holders:
+                    plan.joint.append(_Walk(tree, root, joint))
+        plan.hybrids = [holder for holder in of_model if not holder.groups.plain] if plan.joint else []
+        return plan
+
+    def _match_hybrids(self, plan: _Plan, tokens: Int32Array, depth: Int32Array) -> bool:
+        walked: list[tuple[_Walk, Int32Array, Sequence[Place]]] = []
+        known = True
+        for walk in plan.joint:
+            reached = np.zeros((len(depth), TIERS), np.int32)
+            known &= walk.tree.depths(walk.root, tokens, walk.members, reached)
+            walked.append((walk, reached, walk.tree.places_along(walk.root, tokens)))
+        for owner in plan.hybrids:
+            mine = [
+                (walk.root.group, walk.root.block_tokens, reached[owner.number].tolist(), _names_along(owner, places))
+                for walk, reached, places in walked
+                if walk.tree is owner.tree and walk.root.group in owner.groups.credit
+            ]
+            depth[owner.number] = _servable_by(owner, mine)
+        return known
+
+
+def _parted(holders: list[Holder], group: int) -> tuple[Members, Members]:
+    """Who is credited for a cache group: those whose longest match is their credit, and those whose groups have to agree."""
+    credited = [holder for holder in holders if group in holder.groups.credit]
+    plain = Members([holder.number for holder in credited if holder.groups.plain])
+    return plain, Members([holder.number for holder in credited if not holder.groups.plain])
+
+
+def _servable_by(owner: Holder, walked: list[tuple[int, int, list[int], Names]]) -> list[int]:
+    """Per tier, how far all cache groups of a holder can serve a prompt; walked: (group, block_tokens, tokens by tier, names)."""
+    groups = owner.groups
+    depths: list[int] = []
+    for tier in Tier:
+        if depths and not owner.uses(tier):
+            depths.append(depths[-1])
+            continue
+        reached = dict.fromkeys(groups.credit, 0)
+        for group, _, tiers, _ in walked:
+            reached[group] = max(reached[group], tiers[tier])
+        has = partial(owner.has, tier=tier)
+        points = [
+            servable(groups, names, tiers[tier] // block_tokens, block_tokens, reached, has)
+            for _, block_tokens, tiers, names in walked
+        ]
+        depths.append(max(points, default=0))
+    return depths
+
+
+def _names_along(owner: Holder, places: Sequence[Place]) -> Names:
+    """Looks up the hashes of single blocks; few are asked for, and those for every tier."""
+    known: dict[int, tuple[int, ...]] = {}
+
+    def names(at: int) -> tuple[int, ...]:
+        if at not in known:
+            known[at] = owner.names(places[at])
+        return known[at]
+
+    return names
