@@ -41,6 +41,11 @@ class History:
         """Memory in use for prompts, nodes and tables."""
         return self._tree.bytes_used
 
+    @property
+    def reserved_bytes(self) -> int:
+        """The same with freed parts between."""
+        return self._tree.sizes().reserved_bytes
+
     def insert(self, holder: int, namespace: Namespace, key: bytes | Int32Array) -> None:
         """The holder was sent this prompt. key: UTF-8 bytes, or tokens, int32 [n]."""
         group = _TEXT if isinstance(key, bytes) else _TOKENS

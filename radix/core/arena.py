@@ -100,9 +100,9 @@ def stretch(base: int, unit: int, units: int, more: int) -> bool:
 
 
 @inner
-def has_run(base: int, units: int) -> bool:
-    """Whether a free run of a class above this length exists, so that one of this length surely does."""
-    return _first_from(base, _class_of(units) + 1) >= 0
+def fits_below(base: int, units: int, limit: int) -> bool:
+    """Whether runs of this many units in all can be taken, surely, without lifting the top above a limit."""
+    return load_64(base + ARENA_TOP) + units <= limit or _first_from(base, _class_of(units) + 1) >= 0
 
 
 @inner

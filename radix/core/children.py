@@ -12,6 +12,8 @@ from radix.core.arena import add_to, give, take, unit_at
 from radix.core.atomics import copy, load_32, load_64, mul_high, shift_right, store_32, store_64
 from radix.core.jit import inner
 from radix.core.layout import (
+    ARENA_ROOM,
+    ARENA_UNITS,
     CHILDREN,
     CHILDREN_FILLED,
     CHILDREN_TABLE,
@@ -100,7 +102,7 @@ def make_room_for_children(base: int, more: int) -> bool:
     """Make room in the child table before a change; False when the arena is full."""
     if has_room(load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_FILLED) + more):
         return True
-    copied = resized(base, load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_USED) + more)
+    copied = resized(base, load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_USED) + more, load_64(base + ARENA_ROOM))
     if copied == 0:
         return False
     begin_change(base)  # who still reads the old table has to try again: what it was is overwritten now
@@ -114,7 +116,7 @@ def shrink_children(base: int) -> None:
     """Copy a child table that has become much too large; not inside a change."""
     table, used = load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_USED)
     if is_sparse(table, used):
-        copied = resized(base, table, used + 1)
+        copied = resized(base, table, used + 1, load_64(base + ARENA_ROOM))
         if copied != 0:
             begin_change(base)
             _exchange(base, copied)
@@ -132,7 +134,7 @@ def _exchange(base: int, copied: int) -> None:
 @inner
 def enter(base: int, parent: int, child: int, count: int) -> None:
     if not has_room(load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_FILLED) + 1):  # seldom, see `make_room_for_children`
-        copied = resized(base, load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_USED) + 1)
+        copied = resized(base, load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_USED) + 1, ARENA_UNITS)
         if copied != 0:
             _exchange(base, copied)
     table = load_64(base + CHILDREN_TABLE)

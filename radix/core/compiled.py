@@ -66,6 +66,7 @@ from radix.errors import RadixError
 from radix.match import TIERS, Int32Array
 
 _LINE = 64
+_STEPS = 8
 _PARTS = 16  # the part of the memory in use that a full mapping gives up at once
 _RELEASE_UNITS = 1024  # free runs from 64 KiB up go back to the system in `trim`
 
@@ -250,7 +251,8 @@ class CompiledTree:
         before = self.bytes_used
         leaves, gone = 0, 1
         while gone and (over := self.bytes_used - target_bytes) > 0:
-            gone = self._entries.evict(self._base, over, dropped)
+            # In steps: how much of the tables goes with the leaves is known only after each.
+            gone = self._entries.evict(self._base, min(over, self.bytes_used // _STEPS + 1), dropped)
             leaves += gone
         lost = {int(ledger): int(dropped[ledger]) for ledger in np.flatnonzero(dropped)}
         return Evicted(leaves, before - self.bytes_used, lost)

@@ -8,7 +8,7 @@ Invariants
 
 from __future__ import annotations
 
-from radix.core.arena import add_to, has_run
+from radix.core.arena import add_to, fits_below
 from radix.core.atomics import divide, load_32, load_64, mul_high, shift_right, store_64
 from radix.core.children import find_child, make_room_for_children
 from radix.core.clocks import tick, touch
@@ -30,7 +30,6 @@ from radix.core.handles import (
 from radix.core.jit import inner
 from radix.core.layout import (
     ARENA_ROOM,
-    ARENA_TOP,
     CHILDREN,
     CHILDREN_TABLE,
     COPIES_MASK,
@@ -69,7 +68,7 @@ def has_room(base: int, blocks: int, grain: int) -> bool:
     tokens = units_for(blocks * grain)
     tables = shift_right(size_of(load_64(base + CHILDREN_TABLE)), 1) + blocks * 2
     units = tokens * 2 + tables * 2
-    enough = load_64(base + ARENA_TOP) + units < load_64(base + ARENA_ROOM) or has_run(base, units)
+    enough = fits_below(base, units, load_64(base + ARENA_ROOM))
     return enough and load_64(base + NODES_LIVE) + load_64(base + STUBS) + blocks * 2 + 8 < load_64(base + NODE_LIMIT)
 
 
