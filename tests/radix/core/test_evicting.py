@@ -117,6 +117,38 @@ def test_a_chain_is_cut_from_its_end_and_a_use_of_its_end_is_one_of_its_beginnin
     check_memory(tree)
 
 
+def test_a_beginning_whose_end_is_removed_is_as_recently_used_as_the_end_was() -> None:
+    stocked = Stocked(1)
+    tree, ledger = stocked.tree, stocked.ledger
+    tree.store(tree.open(1), stocked.root, GRAIN, as_hashes(names(0)), prompt(0))  # so that the end is an edge of its own
+    tree.store(ledger, stocked.root, GRAIN, as_hashes(names(500, 1)), prompt(500, 1), (ledger, names(0)[-1]))
+    for seed in range(1, 50):
+        stocked.store(seed)
+    tree.matcher.best(stocked.root, GRAIN, np.concatenate([prompt(0), prompt(500, 1)]))
+    stocked.store(50)
+    tree.remove(ledger, as_hashes(names(500, 1)))
+    tree.evict(tree.bytes_used // 2)
+    assert stocked.depth(0) == BLOCKS
+    assert stocked.depth(1) == 0
+
+
+def test_edges_that_become_one_are_as_recently_used_as_either_was() -> None:
+    stocked = Stocked(1)
+    tree = stocked.tree
+    other = tree.open(1)
+    tree.store(other, stocked.root, GRAIN, as_hashes(names(0, 3)), prompt(0)[: 3 * GRAIN])
+    for seed in range(1, 50):
+        stocked.store(seed)
+    tree.matcher.best(stocked.root, GRAIN, prompt(0)[: 3 * GRAIN])
+    stocked.store(50)
+    nodes = tree.sizes().nodes
+    tree.clear(other)
+    assert tree.sizes().nodes == nodes - 1
+    tree.evict(tree.bytes_used // 2)
+    assert stocked.depth(0) == BLOCKS
+    assert stocked.depth(1) == 0
+
+
 def test_the_ledgers_are_told_what_they_lost() -> None:
     stocked = Stocked(50)
     tree = stocked.tree
