@@ -149,6 +149,21 @@ def test_edges_that_become_one_are_as_recently_used_as_either_was() -> None:
     assert stocked.depth(1) == 0
 
 
+def test_a_beginning_that_is_used_stays_when_its_only_end_goes() -> None:
+    stocked = Stocked(1)
+    tree, ledger = stocked.tree, stocked.ledger
+    tree.store(tree.open(1), stocked.root, GRAIN, as_hashes(names(0)), prompt(0))  # so that the end is an edge of its own
+    tree.store(ledger, stocked.root, GRAIN, as_hashes(names(500, 1)), prompt(500, 1), (ledger, names(0)[-1]))
+    for seed in range(1, 50):
+        stocked.store(seed)
+    tree.matcher.best(stocked.root, GRAIN, prompt(0))
+    stocked.store(50)
+    tree.evict(tree.bytes_used // 2)
+    assert tree.find(ledger, names(500, 1)[0]) is None
+    assert stocked.depth(0) == BLOCKS
+    assert stocked.depth(1) == 0
+
+
 def test_the_ledgers_are_told_what_they_lost() -> None:
     stocked = Stocked(50)
     tree = stocked.tree
