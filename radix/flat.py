@@ -114,6 +114,15 @@ class FlatTree:
         """The root of a number."""
         return self._by_number[number]
 
+    def shrink(self, limit_bytes: int, target_bytes: int) -> dict[int, int]:
+        """Where it is above a limit, give up what was used longest ago; hashes lost by ledger number, full stores' too."""
+        lost = self.compiled.take_evicted()
+        if self.compiled.bytes_used > limit_bytes:
+            lost += self.compiled.evict(target_bytes)
+        if lost.dropped:
+            self.tidy()
+        return lost.dropped
+
     def tidy(self) -> None:
         """Drop the roots that a change left empty."""
         for number in self.compiled.emptied():

@@ -31,6 +31,7 @@ from radix.tree import AnyTree, Members, Root, width_of
 from radix.writer import Writer
 
 if TYPE_CHECKING:
+    from radix.budget import Budget
     from radix.flat import FlatTree
     from radix.payloads import Decode, Payloads
 
@@ -39,7 +40,11 @@ GuessId = NewType("GuessId", int)
 
 @dataclass(frozen=True, slots=True)
 class IndexStats:
-    """How large the index is. blocks: held blocks with a place, once per holder, tier and group. bytes: an estimate."""
+    """How large the index is.
+
+    blocks: held blocks with a place, once per holder, tier and group. bytes: in use; an estimate while the plain tree serves.
+    evicted: hashes given up for the byte budget, in all.
+    """
 
     holders: int
     nodes: int
@@ -48,13 +53,17 @@ class IndexStats:
     orphans: int
     bytes: int
     loose: int = 0
+    budget_bytes: int = 0
+    evicted: int = 0
 
 
 class Index:
     """Which holder has which token prefixes on which tier. Not for use from several threads."""
 
-    def __init__(self, *, orphan_limit: int = 8192) -> None:
-        """orphan_limit: waiting blocks per holder."""
+    def __init__(self, *, orphan_limit: int = 8192, budget_bytes: int = 1 << 30) -> None:
+        """orphan_limit: waiting blocks per holder. budget_bytes: for blocks of all holders, kept by the compiled tree."""
+        self._budget_bytes = budget_bytes
+        self._budget: Budget | None = None
         self._orphan_limit = orphan_limit
         self._trees: list[AnyTree] = [PlainTree()]  # the last one takes new holders
         self._payloads: Payloads | None = None  # of the last tree, where it takes bytes
@@ -84,8 +93,10 @@ class Index:
 
     def work_on(self, tree: FlatTree) -> None:
         """Let new holders lie in compiled memory from now on; `move` takes the others there."""
-        from radix.payloads import Payloads  # it brings Numba, which a plain index goes without
+        from radix.budget import Budget
+        from radix.payloads import Payloads  # both bring Numba, which a plain index goes without
 
+        self._budget = Budget(tree, self._budget_bytes)
         self._trees.append(tree)
         self._payloads = Payloads(tree, apply=self._apply, stored=self._confirm)
         self._lookup.forget()
@@ -125,6 +136,7 @@ class Index:
         """Apply the events of one batch in order; says what changed in the view."""
         applied = Applied(skipped=batch.skipped)
         self._apply(self._of(holder), batch.events, applied)
+        self._grew(applied.stored)
         return applied
 
     def apply_payload(self, holder: int, payload: bytes, decode: Decode) -> Heard:
@@ -134,10 +146,16 @@ class Index:
         """
         owner = self._of(holder)
         if self._payloads is not None and owner.tree is self._trees[-1]:
-            return self._payloads.take(owner, payload, decode, tell=self._guesses.any_of(holder))
+            heard = self._payloads.take(owner, payload, decode, tell=self._guesses.any_of(holder))
+            self._grew(heard.applied.stored)
+            return heard
         batch = decode(payload)
         applied = self.apply(holder, batch)
         return Heard(applied, len(batch.events) + batch.skipped, batch.ts, batch.rank)
+
+    def trimmed(self, holder: int) -> int:
+        """Hashes of a holder that were given up for the byte budget since its view began."""
+        return self._of(holder).trimmed
 
     def guess(self, holder: int, namespace: Namespace, tokens: Int32Array, expires_at: float) -> GuessId:
         """Credit a holder with a prompt it was just given, until its events say so, `withdraw`, or `expires_at`."""
@@ -198,13 +216,19 @@ class Index:
         loose = sum(len(holder.loose) for holder in holders)
         trees = [tree.sizes() for tree in self._trees]
         nodes, size = sum(tree.nodes for tree in trees), sum(tree.bytes for tree in trees)
-        return IndexStats(len(holders), nodes, blocks, len(self._guesses), orphans, size + orphans * 500 + loose * 300, loose)
+        size += orphans * 500 + loose * 300
+        evicted = self._budget.evicted if self._budget is not None else 0
+        return IndexStats(len(holders), nodes, blocks, len(self._guesses), orphans, size, loose, self._budget_bytes, evicted)
 
     def _of(self, holder: int) -> Holder:
         found = self._holders[holder] if 0 <= holder < len(self._holders) else None
         if found is None:
             raise RadixError(f"holder {holder} is not in use")
         return found
+
+    def _grew(self, blocks: int) -> None:
+        if self._budget is not None and self._budget.grew(blocks):
+            self._budget.keep(filter(None, self._holders))
 
     def _apply(self, owner: Holder, batch: Sequence[Event], applied: Applied) -> None:
         if self._payloads is not None:
