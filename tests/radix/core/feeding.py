@@ -151,7 +151,7 @@ class Pair:
         root = self.root(_namespace_of(event.namespace_hint), event.block_tokens)
         above = None
         if event.parent is not None:
-            tier = next(tier for tier in TIERS if event.parent in self.owner.ledger(0, Tier(tier)).find(event.parent))
+            tier = next(tier for tier in TIERS if self.owner.ledger(0, Tier(tier)).find(event.parent) is not None)
             above = (self.ledgers[tier], event.parent)
         hashes, grain = as_hashes(event.hashes), event.block_tokens
         placed = self.tree.store(self.ledgers[event.tier], root, grain, hashes, np.array(event.tokens), above)
