@@ -95,6 +95,7 @@ ODD: dict[str, object] = {
     "a kind not known of the group": chain(1, GRAIN) | {"kv_cache_spec_kind": "full_attention"},
     "a sparse kind": chain(1, GRAIN) | {"kv_cache_spec_kind": "mamba"},
     "another block size": chain(1, 8),
+    "a block size that is not its tokens'": chain(1, GRAIN) | {"block_size": 8},
     "a block size of words": chain(1, GRAIN) | {"block_size": "4"},
     "half a block": chain(2, GRAIN) | {"block_hashes": [1]},
     "no hashes": chain(1, GRAIN) | {"block_hashes": []},
@@ -138,6 +139,13 @@ def test_what_is_not_understood_comes_back_alone_and_changes_nothing(holder: Hol
         assert holder.hashes() == {50, 10, 11}
     else:  # where its end was not found
         assert (len(waiting), then.events, then.waiting) == (2, 0, None)
+
+
+def test_a_field_that_comes_twice_is_left_to_the_decoder(holder: Holder) -> None:
+    """Of two the last one counts there."""
+    payload = batch(chain(1, GRAIN)).replace(b"\x88\xa4type", b"\x89\xaablock_size\x08\xa4type")
+    assert holder.take(payload).waiting is not None
+    assert holder.hashes() == set()
 
 
 def test_what_a_namespace_says_behind_a_parent_is_nothing_new(holder: Holder) -> None:
@@ -196,6 +204,13 @@ def test_no_payload_is_taken_that_is_too_large_to_decode() -> None:
 def test_times_and_ranks_are_told_as_the_decoder_reads_them(holder: Holder, ts: float, rank: object) -> None:
     payload = encoded([], rank, "more", ts=ts)
     assert holder.take(payload).batches == [(decode(payload, 0).ts, decode(payload, 0).rank)]
+
+
+def test_a_rank_beyond_63_bits_is_left_to_the_decoder(holder: Holder) -> None:
+    taken = holder.take(encoded([chain(1, GRAIN)], 2**63))
+    assert (taken.events, taken.batches) == (1, [])
+    assert taken.waiting is not None
+    assert (decode(taken.waiting, 0).rank, decode(taken.waiting, 0).events) == (2**63, ())
 
 
 def broken(payload: bytes) -> list[bytes]:

@@ -61,3 +61,26 @@ def test_random_streams_leave_the_same(form: str, counting: bool) -> None:
             pair.compare()
         fast, slow = fast + pair.fast, slow + pair.slow
     assert fast > 2 * slow > 0
+
+
+def written(chance: random.Random, value: int) -> bytes:
+    """A number in one of the forms that hold it, the shortest or not; seldom in the widest."""
+    forms = [(0xCC, 1), (0xCD, 2), (0xCE, 4)] + [(0xCF, 8)] * (chance.random() < 0.02)
+    wide = [bytes([tag]) + value.to_bytes(size, "big") for tag, size in forms if value < 1 << 8 * size]
+    return chance.choice([*wide, bytes([value])] if value < 0x80 else wide)
+
+
+def test_numbers_may_be_written_wider_than_they_need() -> None:
+    """Engines write the shortest form, a relay may not; a token in eight bytes goes the slow way."""
+    chance = random.Random(5)
+    pair = Pair()
+    for turn in range(400):
+        grain, blocks = 4, chance.choice((1, 3, 8, 9))
+        ids = [chance.choice((5, 127, 128, 255, 256, 70_000, 2**31 - 1)) for _ in range(grain * blocks)]
+        event = stored([1000 * turn + at for at in range(blocks)], None, [], grain, medium="gpu")
+        event["token_ids"] = "tokens"
+        head = b"\xdc" + len(ids).to_bytes(2, "big")
+        tokens = head + b"".join(written(chance, value) for value in ids)
+        pair.take(msgspec.msgpack.encode([1.0, [event], 0]).replace(msgspec.msgpack.encode("tokens"), tokens))
+    pair.compare()
+    assert pair.fast > 4 * pair.slow > 4
