@@ -66,7 +66,7 @@ def evict_leaves(base: int, wanted: int) -> int:
     before = _bytes_alive(base)
     leaves = 0
     while before - _bytes_alive(base) < wanted:
-        cut = _cut_older(base, _class_to_cut(base, wanted - before + _bytes_alive(base)))
+        cut = _cut_older(base, _class_to_cut(base, wanted - before + _bytes_alive(base)), before - wanted)
         if cut == 0:
             break
         leaves += cut
@@ -116,8 +116,8 @@ def _class_to_cut(base: int, wanted: int) -> int:
 
 
 @inner
-def _cut_older(base: int, age: int) -> int:
-    """Cut all leaves older than this class and enough of the class itself; how many went."""
+def _cut_older(base: int, age: int, enough: int) -> int:
+    """Cut all leaves older than this class, and of the class itself until `enough` bytes are left; how many went."""
     victims, quota = base + SEGMENTS + _VICTIMS, load_64(base + SEGMENTS + _QUOTA)
     count, cut = 0, 0
     for node in range(1, load_64(base + NODE_NEXT)):
@@ -133,14 +133,14 @@ def _cut_older(base: int, age: int) -> int:
         prefetch(slot_of(base, load_32(at + PARENT), node, grain_of(base, node)))
         count += 1
         if count == _BURST:
-            cut += _cut_burst(base, victims, count, age)
+            cut += _cut_burst(base, victims, count, age, enough)
             count = 0
-    return cut + _cut_burst(base, victims, count, age)
+    return cut + _cut_burst(base, victims, count, age, enough)
 
 
 @inner
-def _cut_burst(base: int, victims: int, count: int, age: int) -> int:
-    """Cut some leaves, and those of their ancestors that are leaves then and older than the class."""
+def _cut_burst(base: int, victims: int, count: int, age: int, enough: int) -> int:
+    """Cut some leaves, and those of their ancestors that are leaves then and whose turn it is."""
     cut = 0
     begin_change(base)
     for number in range(count):
@@ -154,7 +154,7 @@ def _cut_burst(base: int, victims: int, count: int, age: int) -> int:
                 store_64(at + MEMBERS + word * 8, 0)
             settle(base, node, grain_of(base, node))
             cut += 1
-            node, least = parent, age + 1
+            node, least = parent, age if _bytes_alive(base) > enough else age + 1
     end_change(base)
     return cut
 

@@ -164,6 +164,16 @@ def test_a_beginning_that_is_used_stays_when_its_only_end_goes() -> None:
     assert stocked.depth(1) == 0
 
 
+def test_an_eviction_is_a_number_of_changes_that_readers_can_tell_apart() -> None:
+    stocked = Stocked(320)
+    before = header(stocked.tree.memory, lay.SEQUENCE)
+    evicted = stocked.tree.evict(0)
+    changes = header(stocked.tree.memory, lay.SEQUENCE) - before
+    assert evicted.leaves == 320
+    assert changes % 2 == 0
+    assert changes // 2 >= 320 // 32
+
+
 def test_the_ledgers_are_told_what_they_lost() -> None:
     stocked = Stocked(50)
     tree = stocked.tree
