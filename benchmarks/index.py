@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.index_ingest import WAKE_UP, Payloads
 from benchmarks.index_ours import Ours
 from benchmarks.index_workload import CELL_BLOCKS
 
@@ -76,6 +77,7 @@ class Bench:
         for size in SIZES[:3]:
             self._memory(size)
         self._many_holders()
+        self.ingest()
 
     def _start_peer(self) -> Child:
         return Child([self._peer_python, "-m", "benchmarks.index_peer"])
@@ -124,6 +126,22 @@ class Bench:
         for depth in DEPTHS:
             few, many = median(spent[64][depth]), median(spent[1024][depth])
             self._note("match_1024_to_64", few / many, 1024, depth, 1e-3 / many, "k/s")
+
+    def ingest(self) -> None:
+        """Event payloads into the tree against msgspec's decoding alone: ours alone with one payload in a call, too."""
+        for size in SIZES[:3]:
+            payloads = Payloads(SEED, 64, size, CELL_BLOCKS)
+            times: dict[str, list[float]] = {}
+            for _ in range(self._rounds):
+                times.setdefault("typed", []).append(payloads.decode(True))
+                times.setdefault("untyped", []).append(payloads.decode(False))
+                times.setdefault("ingest", []).append(payloads.ingest(WAKE_UP))
+                times.setdefault("ingest_single", []).append(payloads.ingest(1))
+            medians = {key: median(values) for key, values in times.items()}
+            theirs = min(medians["typed"], medians["untyped"])
+            for what in ("ingest", "ingest_single"):
+                name, spent = f"{what}_n{min(size, 64)}", medians[what]
+                self._note(name, theirs / spent, 64, size, payloads.blocks / spent / 1e6, "M blocks/s")
 
     def _memory(self, size: int) -> None:
         workers, blocks = 64, 1_000_000

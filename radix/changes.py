@@ -6,7 +6,7 @@ what gives them meaning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 import numpy as np
@@ -111,6 +111,16 @@ class Applied:
     orphans: int = 0
     unknown: int = 0
     skipped: int = 0
+
+
+@dataclass(slots=True)
+class Heard:
+    """What a payload said and did. events: those not understood too. ts, rank: as in `Batch`."""
+
+    applied: Applied = field(default_factory=Applied)
+    events: int = 0
+    ts: float = 0.0
+    rank: int | None = None
 
 
 def as_tokens(values: object) -> Int32Array:

@@ -25,6 +25,7 @@ class FlatTree:
     def __init__(self, compiled: CompiledTree) -> None:
         self.compiled = compiled
         self.roots: Roots[FlatRoot] = Roots()
+        self.leads = 0  # roots whose blocks depend on tokens behind them
         self._by_number: dict[int, FlatRoot] = {}
         self._wanted: Members | None = None
         self._nodes = compiled.memory.halves(NODES, NODE_REGION >> 2)
@@ -41,6 +42,7 @@ class FlatTree:
             return found
         number = self.compiled.root(identity_of(namespace.key(), key), key.block_tokens)
         self._by_number[number] = FlatRoot(namespace, key, key.block_tokens, key.group, number)
+        self.leads += bool(key.lead)
         return self.roots.add(self._by_number[number])
 
     def branch(self, parent: Spot, namespace: Namespace) -> FlatRoot:
@@ -108,6 +110,19 @@ class FlatTree:
         """The root of a node."""
         return self._by_number[self._field(node, ROOT)]
 
+    def numbered(self, number: int) -> FlatRoot:
+        """The root of a number."""
+        return self._by_number[number]
+
+    def shrink(self, limit_bytes: int, target_bytes: int) -> dict[int, int]:
+        """Where it is above a limit, give up what was used longest ago; hashes lost by ledger number, full stores' too."""
+        lost = self.compiled.take_evicted()
+        if self.compiled.bytes_used > limit_bytes:
+            lost += self.compiled.evict(target_bytes)
+        if lost.dropped:
+            self.tidy()
+        return lost.dropped
+
     def tidy(self) -> None:
         """Drop the roots that a change left empty."""
         for number in self.compiled.emptied():
@@ -117,6 +132,7 @@ class FlatTree:
         """Drop a root that nothing hangs under."""
         if root is not None and root.number in self._by_number and self.compiled.drop_root(root.number):
             del self._by_number[root.number]
+            self.leads -= bool(root.key_in_namespace.lead)
             self.roots.discard(root)
 
     def _field(self, node: int, offset: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,6 +99,13 @@ class FlatLedger:
         self._names = None
         self._tree.tidy()
         return removed
+
+    def give_up(self, lost: Mapping[int, int]) -> int:
+        """The tree lost hashes, by ledger number; returns how many of them were here."""
+        lost_here = lost.get(self.number, 0)
+        if lost_here:
+            self._names = None  # made anew when asked for
+        return lost_here
 
     def held(self) -> Iterator[tuple[int, Spot, int]]:
         """(hash, place, copies) of each, in no particular order."""

@@ -107,6 +107,10 @@ class Guesses:
         for number in list(self._by_holder.get(holder, ())):
             self.withdraw(number)
 
+    def any_of(self, holder: int) -> bool:
+        """Whether a holder has any."""
+        return holder in self._by_holder
+
     def of(self, holder: int) -> Iterator[Guess]:
         """The live guesses of one holder; may be withdrawn while iterating."""
         return iter(list(self._by_holder.get(holder, {}).values()))

@@ -27,6 +27,7 @@ class Holder:
         "rank",
         "replica",
         "tree",
+        "trimmed",
     )
 
     def __init__(
@@ -38,6 +39,7 @@ class Holder:
         self.replica = replica
         self.rank = rank
         self.model = model
+        self.trimmed = 0  # hashes given up for the byte budget since the view began
         self.groups = Groups()
         self.ledgers: dict[int, list[AnyLedger]] = {}  # by group, then by tier
         self._orphan_limit = orphan_limit
@@ -92,5 +94,6 @@ class Holder:
         self.ledgers = {}
         self.orphans.clear()
         self.loose.clear()
+        self.trimmed = 0
         self.groups = Groups()  # another life of the engine may have others
         return ledgers

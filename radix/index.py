@@ -9,15 +9,15 @@ valid when it does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
 
 import numpy as np
 import numpy.typing as npt
 
-from radix.changes import Applied, Batch, Cleared, Event, Removed, Stored, Tier
+from radix.changes import Applied, Batch, Cleared, Event, Heard, Removed, Stored, Tier
 from radix.dump import HeldBlock, digest_of, held_blocks
 from radix.errors import RadixError
 from radix.guess import Guess, Guesses
@@ -27,15 +27,24 @@ from radix.match import TIERS, Int32Array, Match
 from radix.moving import move
 from radix.namespace import Namespace
 from radix.plain import PlainTree
-from radix.tree import AnyTree, Members, Place, Root, width_of
+from radix.tree import AnyTree, Members, Root, width_of
 from radix.writer import Writer
+
+if TYPE_CHECKING:
+    from radix.budget import Budget
+    from radix.flat import FlatTree
+    from radix.payloads import Decode, Payloads
 
 GuessId = NewType("GuessId", int)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexStats:
-    """How large the index is. blocks: held blocks with a place, once per holder, tier and group. bytes: an estimate."""
+    """How large the index is.
+
+    blocks: held blocks with a place, once per holder, tier and group. bytes: in use; an estimate while the plain tree serves.
+    evicted: hashes given up for the byte budget, in all.
+    """
 
     holders: int
     nodes: int
@@ -44,15 +53,20 @@ class IndexStats:
     orphans: int
     bytes: int
     loose: int = 0
+    budget_bytes: int = 0
+    evicted: int = 0
 
 
 class Index:
     """Which holder has which token prefixes on which tier. Not for use from several threads."""
 
-    def __init__(self, *, orphan_limit: int = 8192) -> None:
-        """orphan_limit: waiting blocks per holder."""
+    def __init__(self, *, orphan_limit: int = 8192, budget_bytes: int = 1 << 30) -> None:
+        """orphan_limit: waiting blocks per holder. budget_bytes: for blocks of all holders, kept by the compiled tree."""
+        self._budget_bytes = budget_bytes
+        self._budget: Budget | None = None
         self._orphan_limit = orphan_limit
         self._trees: list[AnyTree] = [PlainTree()]  # the last one takes new holders
+        self._payloads: Payloads | None = None  # of the last tree, where it takes bytes
         self._guesses = Guesses()
         self._holders: list[Holder | None] = []  # by number
         self._numbers: dict[tuple[str, int], int] = {}
@@ -77,9 +91,14 @@ class Index:
         self._lookup.forget()
         return number
 
-    def work_on(self, tree: AnyTree) -> None:
-        """Let new holders lie in another tree from now on; `move` takes the others there."""
+    def work_on(self, tree: FlatTree) -> None:
+        """Let new holders lie in compiled memory from now on; `move` takes the others there."""
+        from radix.budget import Budget
+        from radix.payloads import Payloads  # both bring Numba, which a plain index goes without
+
+        self._budget = Budget(tree, self._budget_bytes)
         self._trees.append(tree)
+        self._payloads = Payloads(tree, apply=self._apply, stored=self._confirm)
         self._lookup.forget()
 
     def move(self) -> bool:
@@ -115,16 +134,28 @@ class Index:
 
     def apply(self, holder: int, batch: Batch) -> Applied:
         """Apply the events of one batch in order; says what changed in the view."""
-        owner = self._of(holder)
         applied = Applied(skipped=batch.skipped)
-        for key, events in groupby(batch.events, _removal_key):
-            if key is None:
-                for event in events:
-                    self._apply_one(owner, event, applied)
-            else:  # engines evict block by block; neighbours leave the tree together
-                hashes = [block_hash for event in events if isinstance(event, Removed) for block_hash in event.hashes]
-                self._writer.remove(owner, Tier(key[0]), key[1], hashes, applied)
+        self._apply(self._of(holder), batch.events, applied)
+        self._grew(applied.stored)
         return applied
+
+    def apply_payload(self, holder: int, payload: bytes, decode: Decode) -> Heard:
+        """Apply what an engine sent, as bytes: the same as `apply` of what `decode` makes of it, and mostly faster.
+
+        Raises what `decode` raises; then some of its events may have been applied, and the view can no longer be believed.
+        """
+        owner = self._of(holder)
+        if self._payloads is not None and owner.tree is self._trees[-1]:
+            heard = self._payloads.take(owner, payload, decode, tell=self._guesses.any_of(holder))
+            self._grew(heard.applied.stored)
+            return heard
+        batch = decode(payload)
+        applied = self.apply(holder, batch)
+        return Heard(applied, len(batch.events) + batch.skipped, batch.ts, batch.rank)
+
+    def trimmed(self, holder: int) -> int:
+        """Hashes of a holder that were given up for the byte budget since its view began."""
+        return self._of(holder).trimmed
 
     def guess(self, holder: int, namespace: Namespace, tokens: Int32Array, expires_at: float) -> GuessId:
         """Credit a holder with a prompt it was just given, until its events say so, `withdraw`, or `expires_at`."""
@@ -157,6 +188,8 @@ class Index:
         self._guesses.forget(holder)
         ledgers = owner.clear()
         self._lookup.forget()
+        if self._payloads is not None:
+            self._payloads.forget(holder)
         return sum(ledger.clear() for ledger in ledgers)
 
     def drop(self, holder: int) -> None:
@@ -183,13 +216,30 @@ class Index:
         loose = sum(len(holder.loose) for holder in holders)
         trees = [tree.sizes() for tree in self._trees]
         nodes, size = sum(tree.nodes for tree in trees), sum(tree.bytes for tree in trees)
-        return IndexStats(len(holders), nodes, blocks, len(self._guesses), orphans, size + orphans * 500 + loose * 300, loose)
+        size += orphans * 500 + loose * 300
+        evicted = self._budget.evicted if self._budget is not None else 0
+        return IndexStats(len(holders), nodes, blocks, len(self._guesses), orphans, size, loose, self._budget_bytes, evicted)
 
     def _of(self, holder: int) -> Holder:
         found = self._holders[holder] if 0 <= holder < len(self._holders) else None
         if found is None:
             raise RadixError(f"holder {holder} is not in use")
         return found
+
+    def _grew(self, blocks: int) -> None:
+        if self._budget is not None and self._budget.grew(blocks):
+            self._budget.keep(filter(None, self._holders))
+
+    def _apply(self, owner: Holder, batch: Sequence[Event], applied: Applied) -> None:
+        if self._payloads is not None:
+            self._payloads.forget(owner.number)
+        for key, events in groupby(batch, _removal_key):
+            if key is None:
+                for event in events:
+                    self._apply_one(owner, event, applied)
+            else:  # engines evict block by block; neighbours leave the tree together
+                hashes = [block_hash for event in events if isinstance(event, Removed) for block_hash in event.hashes]
+                self._writer.remove(owner, Tier(key[0]), key[1], hashes, applied)
 
     def _apply_one(self, owner: Holder, event: Event, applied: Applied) -> None:
         match event:
@@ -200,9 +250,9 @@ class Index:
             case Cleared():
                 applied.removed += self.clear(owner.number)
 
-    def _confirm(self, owner: Holder, root: Root, parent: Place | None, count: int) -> None:
+    def _confirm(self, owner: Holder, root: Root, before: int, count: int) -> None:
         """End the guesses whose last full block has just been stored, so that a later removal is believed at once."""
-        start = len(root.key_in_namespace.prefix) // width_of(root) + (parent.depth + 1 if parent is not None else 0)
+        start = len(root.key_in_namespace.prefix) // width_of(root) + before
         for guess in self._guesses.of(owner.number):
             blocks = guess.tokens // root.block_tokens
             if not start < blocks <= start + count or guess.namespace.model != owner.model:

@@ -19,11 +19,11 @@ _MOST_BLOCK_TOKENS = 65_535  # what a tree has room for; engines use up to a few
 class Writer:
     """Applies events to holders.
 
-    confirm: called with the holder, the root, the block before (None at the root) and the number of blocks, for each run that
-    makes credit. regroup: called when the parts of a holder's cache groups changed.
+    confirm: called with the holder, the root, the number of blocks before and of those stored, for each run that makes credit.
+    regroup: called when the parts of a holder's cache groups changed.
     """
 
-    def __init__(self, *, confirm: Callable[[Holder, Root, Place | None, int], None], regroup: Callable[[], None]) -> None:
+    def __init__(self, *, confirm: Callable[[Holder, Root, int, int], None], regroup: Callable[[], None]) -> None:
         self._confirm = confirm
         self._regroup = regroup
 
@@ -82,11 +82,12 @@ class Writer:
         applied: Applied,
     ) -> None:
         owner.groups.known[root.group].resize(tier, root.block_tokens)
+        before = 0 if parent is None else parent.depth + 1
         placed = owner.ledger(root.group, tier).store(root, parent, hashes, data)
         applied.stored += placed.new
         applied.skipped += placed.rejected > 0
         if root.group in owner.groups.credit:
-            self._confirm(owner, root, parent, len(hashes))
+            self._confirm(owner, root, before, len(hashes))
         if len(owner.loose):
             for block_hash in hashes:
                 self._take_in(owner, root.group, block_hash, applied)

@@ -119,6 +119,26 @@ def _differ(size: int) -> Callable[[int, int], int]:
 differ_256, differ_32 = _differ(256), _differ(32)
 
 
+def equals(data: bytes) -> Callable[[int], int]:
+    """A function of an address: 1 when these bytes stand there. It reads up to the next multiple of 8."""
+    words = [data[at : at + 8] for at in range(0, len(data), 8)]
+
+    def equal(_: Any, address: Any) -> tuple[Any, _Emit]:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            differing = ir.Constant(_LONG, 0)
+            for number, word in enumerate(words):
+                place = builder.add(args[0], ir.Constant(_LONG, number * 8))
+                found = builder.load(builder.inttoptr(place, _LONG.as_pointer()), align=1)
+                bits = builder.xor(found, ir.Constant(_LONG, int.from_bytes(word, "little")))
+                mask = ir.Constant(_LONG, (1 << 8 * len(word)) - 1)
+                differing = builder.or_(differing, builder.and_(bits, mask))
+            return builder.zext(builder.icmp_unsigned("==", differing, ir.Constant(_LONG, 0)), _LONG)
+
+        return _i64(_i64), emit
+
+    return cast(Callable[[int], int], intrinsic(equal))
+
+
 def _first_of_four(_: Any, address: Any, key: Any) -> tuple[Any, _Emit]:
     """Among four 16-byte entries: the number of the first whose key is `key` or 0, else 4."""
 
@@ -168,6 +188,7 @@ mul_high = _integer(_high, 2)  # upper 64 bits of the unsigned product
 divide = _integer(lambda builder, value, by: builder.udiv(value, by), 2)
 trailing_zeros = _integer(lambda builder, value: builder.cttz(value, _FALSE), 1)
 leading_zeros = _integer(lambda builder, value: builder.ctlz(value, _FALSE), 1)
+swap_bytes = _integer(lambda builder, value: builder.bswap(value), 1)
 
 
 def _prefetch(_: Any, address: Any) -> tuple[Any, _Emit]:
@@ -226,4 +247,4 @@ prefetch = cast(Callable[[int], None], intrinsic(_prefetch))  # any address is a
 copy = cast(Callable[[int, int, int], None], intrinsic(_copy))  # target, source, bytes; the ranges may overlap
 fill_zero = cast(Callable[[int, int], None], intrinsic(_fill_zero))  # target, bytes
 advise = cast(Callable[[int, int, int], None], intrinsic(_advise))  # madvise: page address, bytes, advice
-data_of = cast(Callable[[npt.NDArray[Any]], int], intrinsic(_data_of))  # address of an array's first element
+data_of = cast(Callable[[npt.NDArray[Any] | bytes], int], intrinsic(_data_of))  # address of the first element

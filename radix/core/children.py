@@ -12,6 +12,8 @@ from radix.core.arena import add_to, give, take, unit_at
 from radix.core.atomics import copy, load_32, load_64, mul_high, shift_right, store_32, store_64
 from radix.core.jit import inner
 from radix.core.layout import (
+    ARENA_ROOM,
+    ARENA_UNITS,
     CHILDREN,
     CHILDREN_FILLED,
     CHILDREN_TABLE,
@@ -37,7 +39,8 @@ from radix.core.layout import (
     WORD_BITS,
 )
 from radix.core.nodes import common, free_node, new_node, node_at, tokens_at
-from radix.core.tables import discard, entries_of, erase, has_room, insert, resized, size_of
+from radix.core.sequence import begin_change, end_change
+from radix.core.tables import discard, entries_of, erase, has_room, insert, is_sparse, resized, size_of
 
 
 @inner
@@ -80,7 +83,7 @@ def find_child(base: int, node: int, tokens: int, count: int) -> int:
 
 
 @inner
-def _slot_of(base: int, parent: int, child: int, count: int) -> int:
+def slot_of(base: int, parent: int, child: int, count: int) -> int:
     """Address of the table entry of a child that is there."""
     table = load_64(base + CHILDREN_TABLE)
     size = size_of(table)
@@ -95,24 +98,45 @@ def _slot_of(base: int, parent: int, child: int, count: int) -> int:
 
 
 @inner
-def grow_children(base: int, more: int) -> bool:
-    """Make room in the child table; False when the arena is full."""
-    table = load_64(base + CHILDREN_TABLE)
-    if has_room(table, load_64(base + CHILDREN_FILLED) + more):
+def make_room_for_children(base: int, more: int) -> bool:
+    """Make room in the child table before a change; False when the arena is full."""
+    if has_room(load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_FILLED) + more):
         return True
-    used = load_64(base + CHILDREN_USED)
-    copied = resized(base, table, used + more)
+    copied = resized(base, load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_USED) + more, load_64(base + ARENA_ROOM))
     if copied == 0:
         return False
-    store_64(base + CHILDREN_TABLE, copied)
-    store_64(base + CHILDREN_FILLED, used)
-    discard(base, table)
+    begin_change(base)  # who still reads the old table has to try again: what it was is overwritten now
+    _exchange(base, copied)
+    end_change(base)
     return True
 
 
 @inner
+def shrink_children(base: int) -> None:
+    """Copy a child table that has become much too large; not inside a change."""
+    table, used = load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_USED)
+    if is_sparse(table, used):
+        copied = resized(base, table, used + 1, load_64(base + ARENA_ROOM))
+        if copied != 0:
+            begin_change(base)
+            _exchange(base, copied)
+            end_change(base)
+
+
+@inner
+def _exchange(base: int, copied: int) -> None:
+    table = load_64(base + CHILDREN_TABLE)
+    store_64(base + CHILDREN_TABLE, copied)
+    store_64(base + CHILDREN_FILLED, load_64(base + CHILDREN_USED))
+    discard(base, table)
+
+
+@inner
 def enter(base: int, parent: int, child: int, count: int) -> None:
-    grow_children(base, 1)  # usually done before the change began
+    if not has_room(load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_FILLED) + 1):  # seldom, see `make_room_for_children`
+        copied = resized(base, load_64(base + CHILDREN_TABLE), load_64(base + CHILDREN_USED) + 1, ARENA_UNITS)
+        if copied != 0:
+            _exchange(base, copied)
     table = load_64(base + CHILDREN_TABLE)
     key = child_key(parent, tokens_at(base, load_32(node_at(base, child) + OFFSET)), count)
     insert(entries_of(base, table), size_of(table), key, child)
@@ -123,7 +147,7 @@ def enter(base: int, parent: int, child: int, count: int) -> None:
 @inner
 def strike(base: int, parent: int, child: int, count: int) -> None:
     table = load_64(base + CHILDREN_TABLE)
-    emptied = erase(entries_of(base, table), size_of(table), _slot_of(base, parent, child, count))
+    emptied = erase(entries_of(base, table), size_of(table), slot_of(base, parent, child, count))
     add_to(base + CHILDREN_FILLED, -emptied)
     add_to(base + CHILDREN_USED, -1)
 
@@ -156,7 +180,7 @@ def unlink(base: int, parent: int, child: int, count: int) -> None:
 
 @inner
 def replace(base: int, parent: int, old: int, new: int, count: int) -> None:
-    store_64(_slot_of(base, parent, old, count) + 8, new)
+    store_64(slot_of(base, parent, old, count) + 8, new)
     at = node_at(base, parent)
     store_32(at + ONLY, load_32(at + ONLY) ^ old ^ new)
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 import mmap
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
 from radix.core.entries import HashArray, load
+from radix.core.figures import Evicted, Handle, Sizes, Stored, bytes_used, sizes_of
 from radix.core.layout import (
-    ARENA,
     ARENA_HIGH,
+    ARENA_ROOM,
     ARENA_TOP,
     ARENA_USED,
-    BLOCKS,
+    BUDGET,
     CHILDREN_TABLE,
     DEPTH_MASK,
     EMPTIED,
@@ -28,9 +28,7 @@ from radix.core.layout import (
     EMPTIED_ROOTS,
     EMPTY_ROOTS,
     FOREIGN_PARENT,
-    FREE_HEADS,
-    FREE_ORDERS,
-    HANDLES,
+    FULL,
     LEDGER_COUNTING,
     LEDGER_HOLDER,
     LEDGER_TIER,
@@ -38,6 +36,7 @@ from radix.core.layout import (
     LEDGERS,
     MAGIC,
     MARK,
+    MAX_DEPTH,
     MAX_HOLDERS,
     MAX_LEDGERS,
     MAX_REMOVED,
@@ -45,7 +44,6 @@ from radix.core.layout import (
     NODE_LIMIT,
     NODE_NEXT,
     NODE_REGION,
-    NODES_LIVE,
     PAGE_BYTES,
     PLACE_BITS,
     PLACED,
@@ -54,54 +52,23 @@ from radix.core.layout import (
     SEED,
     SEGMENTS,
     SHARES_TABLE,
-    SHARES_USED,
+    STORE_UNITS,
     STRIDE,
-    STUBS,
     TIERS_USED,
     TOO_DEEP,
-    UNIT,
     UNKNOWN_PARENT,
     WORDS,
 )
 from radix.core.matcher import Matcher
 from radix.core.memory import Memory
+from radix.core.trimming import trim
 from radix.errors import RadixError
 from radix.match import TIERS, Int32Array
 
 _LINE = 64
-_RELEASE_ORDER = 10  # free runs from 64 KiB up go back to the system in `trim`
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What a store did, in blocks. new: hashes that were not there. rejected: behind a hash of another place, or too deep."""
-
-    new: int
-    rejected: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What the tree consists of. bytes: memory in use, without freed parts; reserved_bytes: with them."""
-
-    nodes: int
-    stubs: int
-    blocks: int
-    handles: int
-    shares: int
-    bytes: int
-    reserved_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """One hash of a ledger: the root, the node (as long as nothing changes) and the depth of its block, and its copies."""
-
-    hash: int
-    root: int
-    node: int
-    depth: int
-    copies: int
+_STEPS = 8
+_PARTS = 16  # the part of the memory in use that a full mapping gives up at once
+_RELEASE_UNITS = 1024  # free runs from 64 KiB up go back to the system in `trim`
 
 
 class CompiledTree:
@@ -119,6 +86,7 @@ class CompiledTree:
         self._ledgers: dict[int, None] = {}
         self._free_ledgers: list[int] = []
         self._roots: set[int] = set()
+        self._lost = Evicted(0, 0, {})
         self._unknown = self.memory.halves(SEGMENTS, MAX_REMOVED)
         self._begin(-(-max(holders, 1) // 64))
         self.matcher = self.new_matcher()
@@ -186,17 +154,25 @@ class CompiledTree:
         above, name = (-1, 0) if parent is None else parent
         if ledger not in self._ledgers or (above not in self._ledgers and parent is not None):
             raise RadixError(f"no such ledger: {ledger} (parent's: {above})")
-        answer = self._entries.store(self._base, ledger, above, self._known_root(root), grain, name, hashes, tokens)
+        self._known_root(root)
+        answer = FULL
+        while answer == FULL:
+            answer = self._entries.store(self._base, ledger, above, root, grain, name, hashes, tokens)
+            if answer == FULL and not self._make_space():
+                break
         return None if answer == UNKNOWN_PARENT else _stored(answer, len(hashes), grain)
 
     def store_behind(
         self, ledger: int, root: int, behind: tuple[int, int] | None, grain: int, hashes: HashArray, tokens: Int32Array
     ) -> Stored:
         """The same for callers that know the place: at the root, or behind = (node, blocks before) as `find` says it."""
-        if behind is None:
-            answer = self._entries.store(self._base, ledger, -1, root, grain, 0, hashes, tokens)
-        else:
-            answer = self._entries.store(self._base, ledger, PLACED, behind[0], grain, behind[1] + 1, hashes, tokens)
+        how, node, depth = (-1, root, 0) if behind is None else (PLACED, behind[0], behind[1] + 1)
+        answer = self._entries.store(self._base, ledger, how, node, grain, depth, hashes, tokens)
+        if answer == FULL:
+            self._entries.pin(self._base, node, 1)  # its number stays good while others go
+            while answer == FULL and self._make_space():
+                answer = self._entries.store(self._base, ledger, how, node, grain, depth, hashes, tokens)
+            self._entries.pin(self._base, node, -1)
         return _stored(answer, len(hashes), grain)
 
     def find(self, ledger: int, block_hash: int) -> tuple[int, int] | None:
@@ -234,6 +210,58 @@ class CompiledTree:
         """Bytes per node."""
         return int(self._header[STRIDE >> 3])
 
+    def place(self, ledger: int, root: int, grain: int, tokens: Int32Array | bytes) -> bool:
+        """Hold a path from the root on without naming its blocks; whether the tree is larger than `budget_bytes` now.
+
+        tokens: int32 [n * grain], or bytes of 4 each with a grain of 1; what is over is left out.
+        """
+        self._known_root(root)
+        if ledger not in self._ledgers or (grain != 1 and isinstance(tokens, bytes)):
+            raise RadixError(f"cannot place {type(tokens).__name__} in blocks of {grain} for ledger {ledger}")
+        answer = FULL
+        while answer == FULL:
+            if isinstance(tokens, bytes):
+                answer = self._entries.place_text(self._base, ledger, root, tokens)
+            else:
+                answer = self._entries.place(self._base, ledger, root, grain, tokens)
+            if answer == FULL and not self._make_space():
+                raise RadixError("the index is full")
+        if answer == TOO_DEEP:
+            raise RadixError(f"a chain of more than {MAX_DEPTH} blocks")
+        return answer != 0
+
+    def forget(self, ledger: int) -> int:
+        """Take a ledger's member from all nodes, for one whose paths were only placed; returns how many nodes it was on."""
+        if ledger not in self._ledgers or self.used(ledger):
+            raise RadixError(f"ledger {ledger} is not one of placed paths")
+        return self._entries.forget(self._base, ledger)
+
+    @property
+    def budget_bytes(self) -> int:
+        """What `place` compares the tree's size with."""
+        return int(self._header[BUDGET >> 3])
+
+    @budget_bytes.setter
+    def budget_bytes(self, budget: int) -> None:
+        self._header[BUDGET >> 3] = budget
+
+    def evict(self, target_bytes: int) -> Evicted:
+        """Let the leaves go that were matched and stored longest ago, until not more than `target_bytes` are in use."""
+        dropped = np.zeros(len(self._ledgers) + len(self._free_ledgers), np.int64)
+        before = self.bytes_used
+        leaves, gone = 0, 1
+        while gone and (over := self.bytes_used - target_bytes) > 0:
+            # In steps: how much of the tables goes with the leaves is known only after each.
+            gone = self._entries.evict(self._base, min(over, self.bytes_used // _STEPS + 1), dropped)
+            leaves += gone
+        lost = {int(ledger): int(dropped[ledger]) for ledger in np.flatnonzero(dropped)}
+        return Evicted(leaves, before - self.bytes_used, lost)
+
+    def take_evicted(self) -> Evicted:
+        """What went since the last call because a store found the mapping full; each is told once."""
+        lost, self._lost = self._lost, Evicted(0, 0, {})
+        return lost
+
     def remove(self, ledger: int, hashes: HashArray) -> tuple[int, list[int]]:
         """One copy less of each: (hashes that are gone now, positions of those that were not there)."""
         if ledger not in self._ledgers or len(hashes) > MAX_REMOVED:
@@ -248,6 +276,18 @@ class CompiledTree:
             raise RadixError(f"no such ledger: {ledger}")
         return self._entries.clear(self._base, ledger)
 
+    def check(self, ledgers: Sequence[int], root: int) -> None:
+        """Raise unless all of these exist; -1 for no ledger and 0 for no root may stand in their places."""
+        if root:
+            self._known_root(root)
+        for ledger in ledgers:
+            if ledger not in self._ledgers and ledger != -1:
+                raise RadixError(f"no such ledger: {ledger}")
+
+    def ingest(self, desk: int, payloads: bytes, count: int) -> int:
+        """Apply payloads of events as a desk says (see `radix.ingest`); how it ended, a code of `feed`."""
+        return self._entries.ingest(self._base, desk, payloads, count)
+
     def handles(self, ledger: int) -> Iterator[Handle]:
         """Every hash of a ledger, in no particular order."""
         out = np.zeros(5 * self.used(ledger), np.int64)
@@ -257,26 +297,16 @@ class CompiledTree:
 
     def sizes(self) -> Sizes:
         """Sizes now; costs nothing."""
-        header = self._header
-        stride, live, stubs = int(header[STRIDE >> 3]), int(header[NODES_LIVE >> 3]), int(header[STUBS >> 3])
-        used = int(header[ARENA_USED >> 3]) * UNIT + (live + stubs) * stride
-        reserved = int(header[ARENA_HIGH >> 3]) * UNIT + int(header[NODE_NEXT >> 3]) * stride
-        return Sizes(
-            live, stubs, int(header[BLOCKS >> 3]), int(header[HANDLES >> 3]), int(header[SHARES_USED >> 3]), used, reserved
-        )
+        return sizes_of(self._header)
+
+    @property
+    def bytes_used(self) -> int:
+        """`Sizes.bytes` alone."""
+        return bytes_used(self._header)
 
     def trim(self) -> None:
         """Give free memory back to the system: what lies above the arena's top, and large free runs below it."""
-        header = self._header
-        top, high = int(header[ARENA_TOP >> 3]), int(header[ARENA_HIGH >> 3])
-        self.memory.give_back(ARENA + top * UNIT, (high - top) * UNIT)
-        header[ARENA_HIGH >> 3] = top
-        for order in range(_RELEASE_ORDER, 29):
-            unit = int(header[(FREE_HEADS >> 3) + order]) if int(header[FREE_ORDERS >> 3]) >> order & 1 else 0
-            while unit:
-                start = ARENA + unit * UNIT
-                self.memory.give_back(start + UNIT, (UNIT << order) - UNIT)  # its links stay
-                unit = int(self.memory.halves(start, 1)[0])
+        trim(self.memory)
 
     def _begin(self, words: int) -> None:
         header = self._header
@@ -286,6 +316,7 @@ class CompiledTree:
         stride = _stride(words)
         header[STRIDE >> 3], header[NODE_LIMIT >> 3] = stride, NODE_REGION // stride - 1
         header[NODE_NEXT >> 3] = 1
+        header[ARENA_ROOM >> 3], header[BUDGET >> 3] = STORE_UNITS, 1 << 62
         header[RELEASE_FROM >> 3] = 4 << 20 if self.memory.huge_pages else 16 << 10  # smaller ones would break huge pages up
         header[PAGE_BYTES >> 3] = mmap.PAGESIZE
         header[RELEASE_ADVICE >> 3] = self.memory.release_advice
@@ -293,6 +324,12 @@ class CompiledTree:
         header[CHILDREN_TABLE >> 3], header[SHARES_TABLE >> 3] = 1 << 32 | 64, first_tables
         header[ARENA_TOP >> 3] = header[ARENA_HIGH >> 3] = 33
         header[ARENA_USED >> 3] = 32
+
+    def _make_space(self) -> bool:
+        """Evict a part of what there is; False when nothing can go."""
+        gone = self.evict(self.bytes_used - self.bytes_used // _PARTS)
+        self._lost += gone
+        return gone.leaves > 0
 
     def _known_root(self, root: int) -> int:
         if root not in self._roots:

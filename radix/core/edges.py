@@ -11,6 +11,7 @@ from __future__ import annotations
 from radix.core.arena import add_to, give, stretch, take, unit_at
 from radix.core.atomics import copy, load_32, load_64, shift_right, store_32, store_64
 from radix.core.children import enter, link, replace, strike, unlink
+from radix.core.clocks import clock_at, hand_on, touch
 from radix.core.jit import inner
 from radix.core.layout import (
     BLOCKS,
@@ -57,6 +58,7 @@ def split(base: int, node: int, cut: int, grain: int) -> int:
     store_32(up + ROOT, load_32(low + ROOT))
     store_32(up + CHILDREN, 1)
     store_32(up + ONLY, node)
+    store_32(clock_at(base, upper), load_32(clock_at(base, node)))
     _share_extent(base, low, up, cut, grain)
     store_32(low + PARENT, upper)
     enter(base, upper, node, grain)
@@ -141,6 +143,7 @@ def new_leaf(base: int, parent: int, tokens: int, blocks: int, grain: int) -> in
     store_32(at + PARENT, parent)
     store_32(at + ROOT, load_32(above + ROOT))
     link(base, parent, node, grain)
+    touch(base, node)
     add_to(base + BLOCKS, blocks)
     return node
 
@@ -171,6 +174,7 @@ def settle(base: int, node: int, grain: int) -> None:
         unlink(base, parent, node, grain)
         free_extent(base, at, grain)
         add_to(base + BLOCKS, -load_32(at + LENGTH))
+        hand_on(base, node, parent)
         bury(base, node, parent)
         node = parent
     join(base, node, grain)
@@ -194,6 +198,7 @@ def join(base: int, node: int, grain: int) -> None:
         return
     store_32(low + PARENT, load_32(up + PARENT))
     set_place(up, NOWHERE, 0)
+    hand_on(base, parent, node)
     bury(base, parent, node)
 
 

@@ -15,12 +15,15 @@ import numpy.typing as npt
 from numba import types
 
 from radix.core.along import copies_of, edges_along, place_of
-from radix.core.atomics import data_of, load_64, shift_right, store_64
+from radix.core.atomics import data_of, divide, load_64, shift_right, store_64
 from radix.core.children import drop_root, find_child, new_root
-from radix.core.handles import copies_in, depth_in, ledger_at, node_in
+from radix.core.evicting import evict_leaves, sweep_handles
+from radix.core.handles import copies_in, depth_in, ledger_at, node_in, reference
+from radix.core.ingest import ingest
 from radix.core.jit import default_cache, entry, mark_whole
 from radix.core.layout import ENTRY, GONE, LEDGER_TABLE, ROOT, ROOT_KEY_WORDS, SEED, WORDS
-from radix.core.nodes import climb, node_at
+from radix.core.nodes import climb, dereference, node_at
+from radix.core.placing import forget_member, place_path
 from radix.core.reader import best_holder, fill_depths, fill_pairs, match_rows
 from radix.core.removing import clear_ledger, remove_blocks
 from radix.core.sequence import begin_change, end_change
@@ -36,6 +39,7 @@ _TOKENS = types.Array(types.int32, 1, "C", readonly=True)
 _HASHES = types.Array(types.uint64, 1, "C", readonly=True)
 _MATRIX = types.Array(types.int32, 2, "C")
 _LONGS = types.Array(types.int64, 1, "C")
+_BYTES = types.Bytes(types.uint8, 1, "C", readonly=True)
 _I = types.int64
 
 
@@ -53,6 +57,37 @@ def _remove(base: int, ledger: int, hashes: HashArray) -> int:
 
 def _clear(base: int, ledger: int) -> int:
     return clear_ledger(base, ledger)
+
+
+def _ingest(base: int, desk: int, buffer: bytes, payloads: int) -> int:
+    return ingest(base, desk, data_of(buffer), payloads)
+
+
+def _evict(base: int, wanted: int, dropped: Int64Array) -> int:
+    """Free about `wanted` bytes; adds how many hashes each ledger lost to `dropped`. Returns how many leaves went."""
+    leaves = evict_leaves(base, wanted)
+    sweep_handles(base, len(dropped), data_of(dropped))
+    return leaves
+
+
+def _place(base: int, ledger: int, root: int, grain: int, tokens: Int32Array) -> int:
+    return place_path(base, ledger, root, grain, data_of(tokens), divide(len(tokens), grain))
+
+
+def _place_text(base: int, ledger: int, root: int, text: bytes) -> int:
+    return place_path(base, ledger, root, 1, data_of(text), shift_right(len(text), 2))
+
+
+def _forget(base: int, ledger: int) -> int:
+    return forget_member(base, ledger)
+
+
+def _pin(base: int, node: int, more: int) -> None:
+    """Keep a node's number from being given to another, or let go of it."""
+    if more > 0:
+        reference(base, node, more)
+    else:
+        dereference(base, node, -more)
 
 
 def _root(base: int, key: Int32Array, make: int) -> int:
@@ -138,6 +173,12 @@ class Entries:
     store: Callable[[int, int, int, int, int, int, HashArray, Int32Array], int]
     remove: Callable[[int, int, HashArray], int]
     clear: Callable[[int, int], int]
+    ingest: Callable[[int, int, bytes, int], int]
+    evict: Callable[[int, int, Int64Array], int]
+    place: Callable[[int, int, int, int, Int32Array], int]
+    place_text: Callable[[int, int, int, bytes], int]
+    forget: Callable[[int, int], int]
+    pin: Callable[[int, int, int], None]
     root: Callable[[int, Int32Array, int], int]
     drop_root: Callable[[int, int], bool]
     widen: Callable[[int, int, int, int, Int64Array], None]
@@ -160,6 +201,12 @@ def load(folder: Path | None = None) -> Entries:
         store=entry(_store, _I(_I, _I, _I, _I, _I, types.uint64, _HASHES, _TOKENS), at, nogil=True),
         remove=entry(_remove, _I(_I, _I, _HASHES), at, nogil=True),
         clear=entry(_clear, _I(_I, _I), at, nogil=True),
+        ingest=entry(_ingest, _I(_I, _I, _BYTES, _I), at, nogil=True),
+        evict=entry(_evict, _I(_I, _I, _LONGS), at, nogil=True),
+        place=entry(_place, _I(_I, _I, _I, _I, _TOKENS), at, nogil=True),
+        place_text=entry(_place_text, _I(_I, _I, _I, _BYTES), at, nogil=True),
+        forget=entry(_forget, _I(_I, _I), at, nogil=True),
+        pin=entry(_pin, types.void(_I, _I, _I), at, nogil=True),
         root=entry(_root, _I(_I, _TOKENS, _I), at, nogil=True),
         drop_root=entry(_drop_root, types.boolean(_I, _I), at, nogil=True),
         widen=entry(_widen, types.void(_I, _I, _I, _I, _LONGS), at, nogil=True),

@@ -15,6 +15,8 @@ from radix.core.arena import add_to
 from radix.core.atomics import load_32, load_64, mul_high, prefetch, shift_right, store_32, store_64
 from radix.core.jit import inner
 from radix.core.layout import (
+    ARENA_ROOM,
+    ARENA_UNITS,
     COPIES_MASK,
     DEPTH_MASK,
     ENTRY,
@@ -34,7 +36,7 @@ from radix.core.layout import (
     SHARES_USED,
 )
 from radix.core.nodes import climb, dereference, node_at
-from radix.core.tables import discard, entries_of, erase, find, has_room, insert, mix, resized, size_of, unmix
+from radix.core.tables import discard, entries_of, erase, find, has_room, insert, is_sparse, mix, resized, size_of, unmix
 
 AHEAD = 16  # hashes whose entries are asked for before they are needed
 _RING = 31
@@ -59,7 +61,9 @@ def ask_ahead(base: int, entries: int, size: int, hashes: int, at: int) -> None:
     """Make the key of hash number `at` and ask for the memory of its entry."""
     key = handle_key(base, load_64(hashes + at * 8))
     store_64(base + KEYS_AHEAD + (at & _RING) * 8, key)
-    prefetch(entries + mul_high(key, size) * ENTRY)
+    home = entries + mul_high(key, size) * ENTRY
+    prefetch(home)
+    prefetch(home + 3 * ENTRY)  # `probe` looks at four entries, mostly over two cache lines
 
 
 @inner
@@ -110,22 +114,35 @@ def find_handle(base: int, ledger: int, block_hash: int) -> int:
 def reserve_handles(base: int, ledger: int, more: int) -> bool:
     """Make room for this many new hashes; False when the arena is full."""
     at = ledger_at(base, ledger)
-    return _reserve(base, at + LEDGER_TABLE, at + LEDGER_USED, at + LEDGER_FILLED, more)
+    return _reserve(base, at + LEDGER_TABLE, at + LEDGER_USED, at + LEDGER_FILLED, more, load_64(base + ARENA_ROOM))
 
 
 @inner
-def _reserve(base: int, table_field: int, used_field: int, filled_field: int, more: int) -> bool:
+def _reserve(base: int, table_field: int, used_field: int, filled_field: int, more: int, limit: int) -> bool:
     table = load_64(table_field)
     if has_room(table, load_64(filled_field) + more):
         return True
     used = load_64(used_field)
-    copied = resized(base, table, used + more)
+    copied = resized(base, table, used + more, limit)
     if copied == 0:
         return False
     store_64(table_field, copied)
     store_64(filled_field, used)
     discard(base, table)
     return True
+
+
+@inner
+def shrink_handles(base: int, table_field: int, used_field: int, filled_field: int) -> None:
+    """Copy a table that has become much too large; one without entries goes."""
+    table, used = load_64(table_field), load_64(used_field)
+    if not is_sparse(table, used) and used != 0:
+        return
+    copied = resized(base, table, used, load_64(base + ARENA_ROOM)) if used != 0 else 0
+    if copied != 0 or used == 0:
+        store_64(table_field, copied)
+        store_64(filled_field, used)
+        discard(base, table)
 
 
 @inner
@@ -136,7 +153,7 @@ def _share_key(ledger: int, depth: int) -> int:
 @inner
 def add_share(base: int, ledger: int, depth: int, node: int) -> None:
     """One more hash of the ledger lies on a block that has one already."""
-    _reserve(base, base + SHARES_TABLE, base + SHARES_USED, base + SHARES_FILLED, 1)
+    _reserve(base, base + SHARES_TABLE, base + SHARES_USED, base + SHARES_FILLED, 1, ARENA_UNITS)
     table = load_64(base + SHARES_TABLE)
     insert(entries_of(base, table), size_of(table), _share_key(ledger, depth), handle(node, depth, 1))
     reference(base, node, 1)

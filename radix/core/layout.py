@@ -19,7 +19,7 @@ Invariants
 
 from __future__ import annotations
 
-VERSION = 1
+VERSION = 2
 MARK = 0x54525558 << 16 | VERSION  # stands at MAGIC
 
 
@@ -32,7 +32,8 @@ def signed(value: int) -> int:
 HEADER = 0
 SEGMENTS = 1 << 20  # of the store in progress: node, blocks, held before; and positions of unknown hashes
 LEDGERS = 64 << 20
-ORDERS = 256 << 20  # one byte per arena unit
+TAGS = 256 << 20  # one byte per arena unit: where free runs start and end
+CLOCKS = 512 << 20  # one u32 per node: when it was last matched (see `evicting`)
 NODES = 1 << 30
 ARENA = 16 << 30
 TOTAL = 34 << 30  # the last 2 GiB are the guard behind the arena
@@ -43,10 +44,10 @@ UNIT_WORDS = 16
 WORD_BITS = 4  # log2 of UNIT_WORDS
 ARENA_UNITS = 1 << 28
 STORE_UNITS = ARENA_UNITS - (1 << 24)  # stores stop here; what is left lets removals cut edges
-MAX_ORDER = 28
 
 # Header words. The first line is all that a reader polls; the second is read once per match.
 SEQUENCE = 0
+CLOCK = 8  # stores so far; on the first line, which every change writes anyway
 STRIDE = 64  # bytes per node
 WORDS = 72  # member words per tier
 TIERS_USED = 80
@@ -66,7 +67,6 @@ HANDLES = 176
 ARENA_TOP = 184
 ARENA_HIGH = 192  # the highest top there ever was
 ARENA_USED = 200
-FREE_ORDERS = 208  # bit k: a free run of 2^k units exists
 SHARES_TABLE = 216
 SHARES_USED = 224
 EMPTY_ROOTS = 232
@@ -74,7 +74,11 @@ MAGIC = 240
 SEED = 248
 NODE_LIMIT = 256  # numbers below this fit into the region
 EMPTIED = 304  # roots that lost their last child since the writer looked: how often
-FREE_HEADS = 512  # by order; the unit, 0 = none
+ARENA_ROOM = 312  # stores let the top rise to here
+BUDGET = 320  # bytes
+FREE_CLASSES = 512  # bit k: list k of free runs has any
+CLASS_WORDS = 4
+FREE_HEADS = 2048  # by class; the unit, 0 = none
 KEYS_AHEAD = 1024  # ring of the next keys of the hashes at hand
 EMPTIED_ROOTS = 1536  # ring of those roots
 EMPTIED_MASK = 31
@@ -124,8 +128,12 @@ COPIES_MASK = (1 << 16) - 1
 # A reader's own memory, in int64 words (see `reader`).
 SCRATCH_WIDTH = 0  # member words it has room for: WORDS * TIERS_USED
 SCRATCH_LOAD = 1  # address of int64 load by holder, 0 = none
-SCRATCH_WANTED = 2  # member words to look at, then those still alive, then those of the node, then rows
+SCRATCH_NODE = 2  # the deepest node of the last walk
+SCRATCH_STAMPS = 3  # not 0: matches write clocks
+SCRATCH_WANTED = 4  # member words to look at, then those still alive, then those of the node, then rows
 
+CLOCK_BYTES = 4
+CLOCK_LIMIT = (1 << 32) - 1
 JOIN_UNITS = 256  # equal neighbours that are not adjacent are copied together up to 16 KiB
 GOLDEN = signed(0x9E3779B97F4A7C15)
 MIX_A = signed(0xBF58476D1CE4E5B9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from radix.core.entries import Entries, Int64Array
-from radix.core.layout import MAGIC, MARK, SCRATCH_LOAD, SCRATCH_WANTED, SCRATCH_WIDTH, TIERS_USED, WIDENED, WORDS
+from radix.core.layout import MAGIC, MARK, SCRATCH_LOAD, SCRATCH_STAMPS, SCRATCH_WANTED, SCRATCH_WIDTH, TIERS_USED, WIDENED, WORDS
 from radix.core.memory import Memory
 from radix.errors import RadixError
 from radix.match import TIERS, Int32Array
@@ -16,7 +16,9 @@ Row = tuple[int, int]  # depth in blocks, members (bit 64 * words * tier + holde
 class Matcher:
     """Scratch memory and the calls that use it. Not for two threads at once."""
 
-    def __init__(self, memory: Memory, entries: Entries) -> None:
+    def __init__(self, memory: Memory, entries: Entries, *, stamping: bool = True) -> None:
+        """stamping: matches are noted in the tree, for the byte budget; needs memory that may be written."""
+        self._stamping = stamping
         self._base = memory.base
         self._memory = memory
         self._entries = entries
@@ -105,6 +107,7 @@ class Matcher:
         rows = 64 * width + 1
         self._scratch = np.zeros(SCRATCH_WANTED + 3 * width + rows * (1 + width), np.int64)
         self._scratch[SCRATCH_WIDTH] = width
+        self._scratch[SCRATCH_STAMPS] = int(self._stamping)
         self._scratch[SCRATCH_LOAD] = self._load.ctypes.data if len(self._load) >= self.room else 0
         self._address = int(self._scratch.ctypes.data)
         self._pairs = np.zeros(2 * 64 * self._words, np.int64)

@@ -49,6 +49,10 @@ class Memory:
         """`count` uint32 at an offset, as a view."""
         return np.frombuffer(self._map, np.uint32, count, offset)
 
+    def bytes(self, offset: int, count: int) -> npt.NDArray[np.uint8]:
+        """`count` bytes at an offset, as a view."""
+        return np.frombuffer(self._map, np.uint8, count, offset)
+
     def give_back(self, offset: int, size: int) -> None:
         """Return whole pages inside a range to the system; they read as zero or as before afterwards."""
         first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE

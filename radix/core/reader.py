@@ -4,8 +4,8 @@ A row is (depth in blocks, member words of those whose run ends there), from sho
 furthest. Each reader brings its own scratch memory (see `layout`), so readers share nothing and need no allocation.
 
 Invariants
-- Nothing here writes outside the scratch. A row loses at least one member, so a scratch with room for one row more than there
-  are member bits never overflows, torn or not.
+- Nothing here writes outside the scratch but a clock, and that only after an answer stood the check.
+- A row loses at least one member, so a scratch with room for a row more than there are member bits never overflows, torn or not.
 - What was read counts only when the sequence number stands where it stood; after bounded tries the answer is GAVE_UP.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from radix.core.atomics import divide, load_32, load_64, store_32, store_64, trailing_zeros
 from radix.core.children import find_child
+from radix.core.clocks import touch
 from radix.core.jit import inner
 from radix.core.layout import (
     GAVE_UP,
@@ -24,6 +25,8 @@ from radix.core.layout import (
     ODD_TRIES,
     OFFSET,
     SCRATCH_LOAD,
+    SCRATCH_NODE,
+    SCRATCH_STAMPS,
     SCRATCH_WANTED,
     SCRATCH_WIDTH,
     STRIDE,
@@ -109,6 +112,7 @@ def walk(base: int, scratch: int, root: int, grain: int, tokens: int, count: int
         node = child
         if same < length:
             break
+    store_64(scratch + 8 * SCRATCH_NODE, node)
     depth = divide(done, grain)
     if depth == 0:
         return 0
@@ -134,6 +138,8 @@ def match_rows(base: int, scratch: int, root: int, grain: int, tokens: int, coun
             continue
         answer = walk(base, scratch, root, grain, tokens, count)
         if unchanged(base, sequence):
+            if answer > 0 and load_64(scratch + 8 * SCRATCH_STAMPS) != 0:
+                touch(base, load_64(scratch + 8 * SCRATCH_NODE))
             return answer
         walks += 1
         if walks == WALK_TRIES:

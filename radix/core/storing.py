@@ -8,9 +8,10 @@ Invariants
 
 from __future__ import annotations
 
-from radix.core.arena import add_to
+from radix.core.arena import add_to, fits_below
 from radix.core.atomics import divide, load_32, load_64, mul_high, shift_right, store_64
-from radix.core.children import find_child, grow_children
+from radix.core.children import find_child, make_room_for_children
+from radix.core.clocks import tick, touch
 from radix.core.edges import extend_leaf, join, new_leaf, split
 from radix.core.handles import (
     AHEAD,
@@ -28,7 +29,7 @@ from radix.core.handles import (
 )
 from radix.core.jit import inner
 from radix.core.layout import (
-    ARENA_TOP,
+    ARENA_ROOM,
     CHILDREN,
     CHILDREN_TABLE,
     COPIES_MASK,
@@ -42,14 +43,14 @@ from radix.core.layout import (
     LENGTH,
     MAX_DEPTH,
     NODE_LIMIT,
-    NODE_NEXT,
+    NODES_LIVE,
     OFFSET,
     ONLY,
     PLACED,
     ROOT,
     ROOT_GRAIN,
     SEGMENTS,
-    STORE_UNITS,
+    STUBS,
     TOO_DEEP,
     UNKNOWN_PARENT,
 )
@@ -58,15 +59,17 @@ from radix.core.removing import is_alone, member_at, member_bit, release
 from radix.core.sequence import begin_change, end_change
 from radix.core.tables import entries_of, probe, size_of
 
-_SEGMENT = 24
+SEGMENT = 24  # bytes
 
 
 @inner
-def _has_room(base: int, blocks: int, grain: int) -> bool:
+def has_room(base: int, blocks: int, grain: int) -> bool:
+    """Whether a store of this many blocks cannot run out of units or nodes."""
     tokens = units_for(blocks * grain)
     tables = shift_right(size_of(load_64(base + CHILDREN_TABLE)), 1) + blocks * 2
-    enough = load_64(base + ARENA_TOP) + tokens * 2 + tables * 2 < STORE_UNITS
-    return enough and load_64(base + NODE_NEXT) + blocks * 2 + 8 < load_64(base + NODE_LIMIT)
+    units = tokens * 2 + tables * 2
+    enough = fits_below(base, units, load_64(base + ARENA_ROOM))
+    return enough and load_64(base + NODES_LIVE) + load_64(base + STUBS) + blocks * 2 + 8 < load_64(base + NODE_LIMIT)
 
 
 @inner
@@ -88,28 +91,39 @@ def store_blocks(
             return UNKNOWN_PARENT
         depth = depth_in(load_64(slot + 8))
         node = climb(base, node_in(load_64(slot + 8)), depth)
+    if load_32(node_at(base, node) + ROOT) == 0:
+        return UNKNOWN_PARENT  # it was evicted
     if load_64(node_at(base, load_32(node_at(base, node) + ROOT)) + ROOT_GRAIN) != grain:
         return FOREIGN_PARENT
+    return store_below(base, ledger, node, depth, grain, hashes, tokens, blocks)
+
+
+@inner
+def store_below(base: int, ledger: int, node: int, depth: int, grain: int, hashes: int, tokens: int, blocks: int) -> int:
+    """`store_blocks` behind block `depth` of the tree, which lies in `node`."""
     if depth + blocks > MAX_DEPTH:
         return TOO_DEEP
-    if not (_has_room(base, blocks, grain) and reserve_handles(base, ledger, blocks) and grow_children(base, 4)):
+    tick(base)
+    # The tables first: they may take what the tokens would need.
+    if not (reserve_handles(base, ledger, blocks) and make_room_for_children(base, 4) and has_room(base, blocks, grain)):
+        touch(base, node)  # should the caller evict now, then not this
         return FULL
     segments = base + SEGMENTS
     begin_change(base)
-    count = _place(base, ledger, node, depth - start_of(node_at(base, node)), tokens, blocks, grain, segments)
+    count = place(base, ledger, node, depth - start_of(node_at(base, node)), tokens, blocks, grain, segments)
     end_change(base)
     done = _record(base, ledger, depth, hashes, count, segments)
     begin_change(base)
     if shift_right(done, 32) != 0:
         _take_back(base, ledger, depth, blocks - shift_right(done, 32), count, grain, segments)
     else:
-        _rejoin(base, count, grain, segments)
+        rejoin(base, count, grain, segments)
     end_change(base)
     return done
 
 
 @inner
-def _place(base: int, ledger: int, node: int, position: int, tokens: int, blocks: int, grain: int, segments: int) -> int:
+def place(base: int, ledger: int, node: int, position: int, tokens: int, blocks: int, grain: int, segments: int) -> int:
     """Give the member all blocks from `position` of `node` on; writes what lies where and returns the number of segments."""
     word, bit = member_at(base, ledger), member_bit(base, ledger)
     done = 0
@@ -147,10 +161,11 @@ def _place(base: int, ledger: int, node: int, position: int, tokens: int, blocks
                 continue
             node = _append(base, node, word, bit, tokens + done * grain * 4, blocks - done, grain)
             done = blocks
-        store_64(segments + count * _SEGMENT, node)
-        store_64(segments + count * _SEGMENT + 8, done - before)
-        store_64(segments + count * _SEGMENT + 16, held)
+        store_64(segments + count * SEGMENT, node)
+        store_64(segments + count * SEGMENT + 8, done - before)
+        store_64(segments + count * SEGMENT + 16, held)
         count += 1
+    touch(base, node)
     return count
 
 
@@ -175,15 +190,15 @@ def _record(base: int, ledger: int, depth: int, hashes: int, count: int, segment
     counting = load_64(place + LEDGER_COUNTING)
     blocks = 0
     for segment in range(count):
-        blocks += load_64(segments + segment * _SEGMENT + 8)
+        blocks += load_64(segments + segment * SEGMENT + 8)
     for at in range(min(AHEAD, blocks)):
         ask_ahead(base, entries, size, hashes, at)
     at, new, rejected = 0, 0, 0
     for segment in range(count):
-        node = climb(base, load_64(segments + segment * _SEGMENT), depth + at + 1)
-        store_64(segments + segment * _SEGMENT, node)
-        end = at + load_64(segments + segment * _SEGMENT + 8)
-        held = load_64(segments + segment * _SEGMENT + 16)
+        node = climb(base, load_64(segments + segment * SEGMENT), depth + at + 1)
+        store_64(segments + segment * SEGMENT, node)
+        end = at + load_64(segments + segment * SEGMENT + 8)
+        held = load_64(segments + segment * SEGMENT + 16)
         fresh = 0
         while at < end:
             if at + AHEAD < blocks:
@@ -216,11 +231,11 @@ def _record(base: int, ledger: int, depth: int, hashes: int, count: int, segment
 
 
 @inner
-def _rejoin(base: int, count: int, grain: int, segments: int) -> None:
+def rejoin(base: int, count: int, grain: int, segments: int) -> None:
     """Join what the store made alike, from above: a node keeps its number when its parent goes into it."""
     node = 0
     for segment in range(count):
-        node = load_64(segments + segment * _SEGMENT)
+        node = load_64(segments + segment * SEGMENT)
         join(base, node, grain)
     at = node_at(base, node)
     if load_32(at + CHILDREN) == 1:
@@ -232,16 +247,16 @@ def _take_back(base: int, ledger: int, depth: int, keep: int, count: int, grain:
     """Undo the placing of all blocks from `keep` on which the member did not have before."""
     word, bit = member_at(base, ledger), member_bit(base, ledger)
     for segment in range(count):
-        reference(base, load_64(segments + segment * _SEGMENT), 1)  # so that its number stays while others go
+        reference(base, load_64(segments + segment * SEGMENT), 1)  # so that its number stays while others go
     end = 0
     for segment in range(count):
-        end += load_64(segments + segment * _SEGMENT + 8)
+        end += load_64(segments + segment * SEGMENT + 8)
     for segment in range(count - 1, -1, -1):
-        length = load_64(segments + segment * _SEGMENT + 8)
+        length = load_64(segments + segment * SEGMENT + 8)
         start = end - length
-        if load_64(segments + segment * _SEGMENT + 16) == 0 and end > keep:
+        if load_64(segments + segment * SEGMENT + 16) == 0 and end > keep:
             first = max(start, keep)
-            node = climb(base, load_64(segments + segment * _SEGMENT), depth + first + 1)
+            node = climb(base, load_64(segments + segment * SEGMENT), depth + first + 1)
             low = depth + first - start_of(node_at(base, node))
             release(base, node, low, low + end - first, word, bit, grain)
         end = start
@@ -249,11 +264,11 @@ def _take_back(base: int, ledger: int, depth: int, keep: int, count: int, grain:
     for segment in range(count):
         if start >= keep:
             break
-        node = climb(base, load_64(segments + segment * _SEGMENT), depth + start + 1)
+        node = climb(base, load_64(segments + segment * SEGMENT), depth + start + 1)
         join(base, node, grain)
         only = load_32(node_at(base, node) + ONLY)
         if load_32(node_at(base, node) + CHILDREN) == 1:
             join(base, only, grain)
-        start += load_64(segments + segment * _SEGMENT + 8)
+        start += load_64(segments + segment * SEGMENT + 8)
     for segment in range(count):
-        dereference(base, load_64(segments + segment * _SEGMENT), 1)
+        dereference(base, load_64(segments + segment * SEGMENT), 1)

@@ -12,7 +12,7 @@ Invariants
 
 from __future__ import annotations
 
-from radix.core.arena import give, take, unit_at
+from radix.core.arena import fits_below, give, take, unit_at
 from radix.core.atomics import advise, fill_zero, first_of_four, load_64, mul_high, shift_right, store_64
 from radix.core.jit import inner
 from radix.core.layout import ENTRY, GONE, MIX_A, MIX_B, PAGE_BYTES, RELEASE_ADVICE, RELEASE_FROM, UNIT, UNMIX_A, UNMIX_B
@@ -101,11 +101,22 @@ def has_room(table: int, filled: int) -> bool:
 
 
 @inner
-def resized(base: int, table: int, used: int) -> int:
-    """A copy without marks, with room for `used` entries and some growth; 0 when the arena is full."""
-    wanted = used * 4 if used * 4 < _LARGE else max(used * 2, _LARGE)
-    units = shift_right(wanted * ENTRY, 6) + 1
-    unit = take(base, units)
+def is_sparse(table: int, used: int) -> bool:
+    """Whether so few are used that a copy would save a third."""
+    return size_of(table) * 2 > _roomy(used) * 3 + 128
+
+
+@inner
+def _roomy(used: int) -> int:
+    """Entries that leave room for growth."""
+    return used * 4 if used * 4 < _LARGE else max(used * 2, _LARGE)
+
+
+@inner
+def resized(base: int, table: int, used: int, limit: int) -> int:
+    """A copy without marks, with room for `used` entries and growth; 0 when it would lift the arena's top above a limit."""
+    units = shift_right(_roomy(used) * ENTRY, 6) + 1
+    unit = take(base, units) if fits_below(base, units, limit) else 0
     if unit == 0:
         return 0
     size = units * _PER_UNIT

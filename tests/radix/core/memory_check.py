@@ -137,10 +137,19 @@ def _check_arena(tree: CompiledTree, nodes: dict[int, SeenNode]) -> None:
     for table in tables:
         owners[table >> 32 : (table >> 32) + (table & 0xFFFFFFFF) // 4] += 1
     assert int(owners.sum()) == header(memory, lay.ARENA_USED) + 1
-    for order in range(lay.MAX_ORDER + 1):
-        unit = header(memory, lay.FREE_HEADS + 8 * order)
-        assert bool(unit) == bool(header(memory, lay.FREE_ORDERS) >> order & 1)
+    tags = np.zeros(top + 1, np.uint8)
+    for number in range(64 * lay.CLASS_WORDS):
+        unit, previous = header(memory, lay.FREE_HEADS + 8 * number), 0
+        assert bool(unit) == bool(header(memory, lay.FREE_CLASSES + number // 64 * 8) >> number % 64 & 1)
         while unit:
-            owners[unit : unit + (1 << order)] += 1
-            unit = int(memory.halves(lay.ARENA + unit * lay.UNIT, 1)[0])
+            following, before, units = memory.halves(lay.ARENA + unit * lay.UNIT, 3).tolist()
+            assert before == previous
+            assert units == memory.halves(lay.ARENA + (unit + units - 1) * lay.UNIT, 4)[3]
+            assert unit + units < top, "the top should have sunk"
+            owners[unit : unit + units] += 1
+            tags[unit] |= 1
+            tags[unit + units - 1] |= 2
+            unit, previous = following, unit
     assert (owners == 1).all(), "a unit lost or owned twice"
+    assert not (tags[:-1] & 2 & tags[1:] << 1).any(), "two free runs that should be one"
+    assert np.array_equal(tags, memory.bytes(lay.TAGS, top + 1))

@@ -2,7 +2,8 @@
 
 Chains of 40 blocks stand in groups of four that share their first 20. A holder stores, of each chain, a length of its own, and
 removes it again from the front; so of each (holder, chain) the few depths are known which any state of the tree can show.
-Holder 0 holds the first chain of each group for good.
+Holder 0 holds the first chain of each group for good. Where the writer also evicts, a chain may be cut wherever an edge ends:
+where that of any holder does, or where chains part; and holder 0 is not spared.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from radix.core.atomics import data_of, load_64, shift_right, trailing_zeros
+from radix.core.atomics import data_of, divide, load_64, shift_right, trailing_zeros
 from radix.core.compiled import CompiledTree
 from radix.core.entries import Int64Array
+from radix.core.evicting import bytes_used, evict_leaves, sweep_handles
 from radix.core.jit import default_cache, entry, inner
 from radix.core.layout import SCRATCH_WANTED, SCRATCH_WIDTH
 from radix.core.reader import match_rows, rows_at, walk
@@ -49,8 +51,10 @@ def _write(
     stop: Int64Array,
     state: Int64Array,
     limit: int,
+    evict_every: int,
+    dropped: Int64Array,
 ) -> int:
-    """Store what is not held, remove what is, sometimes clear; ledgers are numbered as holders. Returns the operations."""
+    """Store what is not held, remove what is, sometimes clear or evict; ledgers are numbered as holders. Returns how often."""
     done = 0
     while stop[0] == 0 and done < limit:
         chain, holder = _draw(state) % CHAINS, 1 + _draw(state) % MOVERS
@@ -67,6 +71,9 @@ def _write(
             clear_ledger(base, holder)
             for other in range(CHAINS):
                 held[holder, other] = 0
+        if evict_every != 0 and _draw(state) % evict_every == 0:
+            evict_leaves(base, divide(bytes_used(base), 4))
+            sweep_handles(base, len(dropped), data_of(dropped))
         done += 1
     return done
 
@@ -124,12 +131,15 @@ class Outcome:
     torn: int
     lost: int
     given_up: int
+    evicted: int
 
 
 class Storm:
     """The tree, what is in it, and the compiled loops."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, evict_every: int = 0) -> None:
+        """evict_every: among how many operations there is one eviction of a quarter, 0 for none."""
+        self.evict_every = evict_every
         chance = np.random.default_rng(5)
         self.tree = CompiledTree(holders=64, huge_pages=False)
         self.root = self.tree.root(b"storm", GRAIN)
@@ -148,28 +158,46 @@ class Storm:
                 group = chain // 4 * 4
                 depths |= {min(SHARED, int(self.lengths[holder, other])) for other in range(group, group + 4)}
                 depths |= set(range(BLOCKS + 1)) if holder >= CLEARED else set()
+                depths |= self._ends(chain, depths) if evict_every else set()
                 self.allowed[holder, chain] = sum(1 << depth for depth in depths)
         assert [self.tree.open(holder) for holder in range(MOVERS + 1)] == list(range(MOVERS + 1))
         for chain in range(0, CHAINS, 4):
             self.tree.store(0, self.root, GRAIN, self.hashes[chain].astype(np.uint64), self.tokens[chain])
         number, longs, table = types.int64, types.Array(types.int64, 1, "C"), types.Array(types.int64, 2, "C")
         prompts = types.Array(types.int32, 2, "C")
-        writing = number(number, number, table, prompts, table, table, longs, longs, number)
+        writing = number(number, number, table, prompts, table, table, longs, longs, number, number, longs)
         reading = number(number, number, number, prompts, table, longs, longs, number, number, longs)
         self._write = entry(_write, writing, default_cache(), nogil=True)
         self._read = entry(_read, reading, default_cache(), nogil=True)
+
+    def _ends(self, chain: int, depths: set[int]) -> set[int]:
+        """Where edges of a chain may end, up to the deepest of these depths."""
+        group = chain // 4 * 4
+        ends = {int(each) for each in self.lengths[1:, chain]} | {SHARED}
+        ends |= {min(SHARED, int(each)) for each in self.lengths[1:, group : group + 4].reshape(-1)}
+        return {end for end in ends if end <= max(depths)}
 
     def blow(self, readers: int, *, check: bool, seconds: float, until_torn: bool = False) -> Outcome:
         """One writer and some readers for a while, or until the first torn answer."""
         stop, held = np.zeros(1, np.int64), np.zeros_like(self.lengths)
         counts = [np.zeros(4, np.int64) for _ in range(readers)]
-        operations = [0]
+        operations, dropped = [0], np.zeros(MOVERS + 1, np.int64)
 
         def write() -> None:
             state = np.array([88172645463325252])
             while not stop[0]:
                 operations[0] += self._write(
-                    self.tree.memory.base, self.root, self.hashes, self.tokens, self.lengths, held, stop, state, 1_000_000
+                    self.tree.memory.base,
+                    self.root,
+                    self.hashes,
+                    self.tokens,
+                    self.lengths,
+                    held,
+                    stop,
+                    state,
+                    1_000_000,
+                    self.evict_every,
+                    dropped,
                 )
 
         def read(number: int) -> None:
@@ -185,8 +213,8 @@ class Storm:
         threads = [threading.Thread(target=write), *(threading.Thread(target=read, args=(n,)) for n in range(readers))]
         for thread in threads:
             thread.start()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not (until_torn and any(each[1] + each[2] > 0 for each in counts)):
+        end, spared = time.monotonic() + seconds, not self.evict_every
+        while time.monotonic() < end and not (until_torn and any(each[1] + each[2] * spared > 0 for each in counts)):
             time.sleep(0.02)
         stop[0] = 1
         for thread in threads:
@@ -194,4 +222,4 @@ class Storm:
         for holder in range(1, MOVERS + 1):
             self.tree.clear(holder)
         answers, torn, lost, given_up = (sum(int(each[i]) for each in counts) for i in range(4))
-        return Outcome(operations[0], answers, torn, lost, given_up)
+        return Outcome(operations[0], answers, torn, lost * spared, given_up, int(dropped.sum()))

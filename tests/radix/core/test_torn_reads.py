@@ -31,3 +31,18 @@ def test_without_the_sequence_number_answers_are_torn(storm: Storm) -> None:
     outcome = storm.blow(3, check=False, seconds=60, until_torn=True)
     assert outcome.torn + outcome.lost > 0
     check_memory(storm.tree)
+
+
+def test_no_answer_is_torn_beside_an_eviction() -> None:
+    storm = Storm(evict_every=200)
+    outcome = storm.blow(3, check=True, seconds=SECONDS)
+    assert outcome.torn == 0
+    assert outcome.evicted > 10_000
+    assert outcome.answers > 1_000
+    check_memory(storm.tree)
+
+
+def test_without_the_sequence_number_answers_are_torn_beside_an_eviction() -> None:
+    """The control of the test above."""
+    storm = Storm(evict_every=200)
+    assert storm.blow(3, check=False, seconds=60, until_torn=True).torn > 0

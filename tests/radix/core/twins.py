@@ -138,6 +138,20 @@ class Twins:
         self.places[at] = {}
         self.copies[at].clear()
 
+    def names_left(self, at: int) -> set[int]:
+        """The hashes that the compiled ledger has."""
+        return {handle.hash for handle in self.tree.handles(self.ledgers[at])}
+
+    def lose(self, at: int, lost: set[int]) -> None:
+        """Tell the plain side that these were evicted: all copies of each, and all that was behind it."""
+        places = self.places[at]
+        paths = {places[name] for name in lost}
+        assert lost == {name for name, path in places.items() if any(path[:end] in paths for end in range(1, len(path) + 1))}
+        for name in lost:
+            removed, unknown = self.twins[at].remove([name] * self.copies[at][name])
+            assert (removed, list(unknown)) == (1, [])
+            del places[name], self.copies[at][name]
+
     def _match(self) -> None:
         path = self._any_path()
         if self.chance.random() < 0.5:
@@ -179,6 +193,21 @@ class Twins:
         assert best[0] == (int((seen.max(axis=1) == deepest).argmax()) if deepest else -1)
         fast = {holder: int(depth) // self.grain for holder, depth in enumerate(seen[:, 0]) if depth}
         assert self.tree.matcher.holders(root, self.grain, tokens) == fast
+
+
+def evict_both(sides: list[Twins], keep: float) -> None:
+    """Evict down to a part of what is in use, and let the plain trees and the dictionaries follow."""
+    tree = sides[0].tree
+    before = {(side, at): side.names_left(at) for side in sides for at in range(len(side.members))}
+    target = int(tree.bytes_used * keep)
+    used = tree.bytes_used
+    evicted = tree.evict(target)
+    assert tree.bytes_used <= target or tree.sizes().blocks == 0
+    assert evicted.bytes == used - tree.bytes_used
+    for (side, at), names in before.items():
+        lost = names - side.names_left(at)
+        assert evicted.dropped.get(side.ledgers[at], 0) == len(lost)
+        side.lose(at, lost)
 
 
 def compare_shapes(tree: CompiledTree, plain: PlainTree, sides: list[Twins]) -> None:
