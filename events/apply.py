@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from events.decode import decode
 from events.freshness import Trust
 from events.replay import Frames
 from events.types import Batch, Freshness
-from radix.changes import Applied
+from radix.changes import Applied, Heard
 
 _USUAL_BLOCK_TOKENS = 16  # until the engine's own size is known
 
 
 @dataclass(slots=True)
 class Counts:
-    """What happened on one stream since it began.
-
-    Two are of now: `blocks` of the view, and apply_lag_s, from the engine's clock to applied, of the newest batch.
-    """
+    """What happened on one stream since it began. apply_lag_s: from the engine's clock to applied, of the newest batch."""
 
     batches: int = 0
     events: int = 0
@@ -39,7 +37,6 @@ class Counts:
     broken_messages: int = 0
     rank_mismatches: int = 0
     crashes: int = 0  # of the task
-    blocks: int = 0
     apply_lag_s: float = 0.0
 
 
@@ -54,8 +51,16 @@ class View(Protocol):
         """Change the view by one batch."""
         ...
 
+    def apply_payload(self, holder: int, payload: bytes, decode: Callable[[bytes], Batch]) -> Heard:
+        """The same of a batch as the engine sent it; raises what `decode` raises."""
+        ...
+
     def clear(self, holder: int) -> int:
         """Forget the view; returns the number of blocks forgotten."""
+        ...
+
+    def trimmed(self, holder: int) -> int:
+        """Blocks of the view that were given up for want of memory."""
         ...
 
     def block_tokens(self, holder: int) -> int:
@@ -86,8 +91,9 @@ class Applier:
 
     @property
     def freshness(self) -> Freshness:
-        """What the chooser should think of the view."""
-        return self._trust.state
+        """What the chooser should think of the view; one that was trimmed is not whole."""
+        state = self._trust.state
+        return Freshness.PARTIAL if state is Freshness.LIVE and self._index.trimmed(self._holder) else state
 
     @property
     def cold(self) -> bool:
@@ -98,31 +104,31 @@ class Applier:
         """Decode one batch and change the view by it; raises DecodeError, and whatever else goes wrong."""
         self.counts.bytes += len(frames.payload)
         self.last_payload = frames.payload
-        self.take(decode(frames.payload, frames.seq))
+        self._note(self._index.apply_payload(self._holder, frames.payload, partial(decode, seq=frames.seq)))
 
     def take(self, batch: Batch) -> None:
         """Change the view by one batch; raises whatever goes wrong."""
-        counts = self.counts
+        self._note(Heard.of(batch, self._index.apply(self._holder, batch)))
+
+    def _note(self, heard: Heard) -> None:
+        counts, applied = self.counts, heard.applied
         # The socket decides whose batch it is: engines behind an external balancer number their ranks by other rules (FC-21).
-        counts.rank_mismatches += batch.rank is not None and batch.rank != self.rank
-        applied = self._index.apply(self._holder, batch)
+        counts.rank_mismatches += heard.rank is not None and heard.rank != self.rank
         counts.batches += 1
-        counts.events += len(batch.events) + batch.skipped
+        counts.events += heard.events
         counts.stored += applied.stored
         counts.removed += applied.removed
-        counts.blocks += applied.stored - applied.removed
         counts.skipped += applied.skipped
         counts.orphans += applied.orphans
         counts.unknown_removes += applied.unknown
-        if batch.ts:
-            counts.apply_lag_s = self._clock() - batch.ts
+        if heard.ts:
+            counts.apply_lag_s = self._clock() - heard.ts
         if self._trust.heard():
             self._tell()
 
     def clear(self) -> None:
         """Forget the view."""
         self.last_payload = None
-        self.counts.blocks = 0
         self._index.clear(self._holder)
 
     def set(self, freshness: Freshness) -> None:

@@ -108,6 +108,7 @@ class Settings(_Settings, frozen=True):
     meter_streams: bool = True  # ask engines for usage on streams whose client did not, and take that chunk out again (FC-42)
     receipts: PositiveInt = 4096
     guess_ttl_s: Positive = 10.0
+    index_mib: Annotated[int, msgspec.Meta(ge=1, le=16_000)] = 1024  # for blocks of all replicas; above it the longest unused go
     redis: RedisSettings | None = None  # None: every gateway listens to every replica
     admin_networks: tuple[str, ...] = ()  # CIDRs in which a replica may be added at run time; none by default
     limits: Limits = Limits()

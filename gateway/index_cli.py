@@ -136,7 +136,7 @@ def _headline(row: Row) -> str:
     if row["kind"] == "end":
         return f"{row['shown']} blocks shown" + (", there are more" if row["more"] else "")
     digest = f", digest {row['digest']}" if row["digest"] else ""
-    blocks = "no events" if row["blocks"] is None else f"{row['blocks']} blocks"
+    blocks = "no events" if row["batches"] is None else f"{row['blocks']} blocks"
     return f"{row['replica']} rank {row['rank']}: {blocks}, {row['freshness']}{digest}"
 
 

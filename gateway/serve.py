@@ -54,7 +54,7 @@ class Gateway:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.index = Index()
+        self.index = Index(budget_bytes=settings.index_mib << 20)
         self.rates = Rates()
         self.fleet = Fleet(self.index, self.rates)
         self.traffic = TrafficCounts()
@@ -181,6 +181,7 @@ class Gateway:
             now = self.placer.clock()
             self.placer.due.run(now)
             self.index.expire(now)
+            self.views.refresh()
             for replica in self.fleet.replicas.values():
                 self.fleet.refresh(replica)
 

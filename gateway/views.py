@@ -191,8 +191,12 @@ class Views:
         """It dropped its caches and has not said so in its events, as engines that sleep do not; its streams go on (FC-11)."""
         for holder in replica.holders:
             self._index.clear(holder)
-            if (stream := self._streams.get(holder)) is not None:
-                stream.counts.blocks = 0
+
+    def refresh(self) -> None:
+        """Let policies see whose view was trimmed since."""
+        for holder, stream in self._streams.items():
+            if self._fleet.view.freshness[holder] is not stream.freshness:
+                self._changed(holder)
 
     def answered(self, holder: int, uncached_tokens: int) -> None:
         """A request was answered whose prompt should have stored new blocks: silence now means something (FC-05)."""

@@ -122,6 +122,11 @@ class Heard:
     ts: float = 0.0
     rank: int | None = None
 
+    @classmethod
+    def of(cls, batch: Batch, applied: Applied) -> Heard:
+        """The same of a batch that was applied."""
+        return cls(applied, len(batch.events) + batch.skipped, batch.ts, batch.rank)
+
 
 def as_tokens(values: object) -> Int32Array:
     """Token ids as the contiguous int32 array the index reads; raises OverflowError for ids beyond 32 bits."""

@@ -150,8 +150,11 @@ class Index:
             self._grew(heard.applied.stored)
             return heard
         batch = decode(payload)
-        applied = self.apply(holder, batch)
-        return Heard(applied, len(batch.events) + batch.skipped, batch.ts, batch.rank)
+        return Heard.of(batch, self.apply(holder, batch))
+
+    def blocks(self, holder: int) -> int:
+        """Blocks of a holder with a place, once per tier and group."""
+        return sum(len(ledger) for ledgers in self._of(holder).ledgers.values() for ledger in ledgers)
 
     def trimmed(self, holder: int) -> int:
         """Hashes of a holder that were given up for the byte budget since its view began."""
@@ -211,7 +214,7 @@ class Index:
     def stats(self) -> IndexStats:
         """Sizes now; costs O(holders)."""
         holders = [holder for holder in self._holders if holder is not None]
-        blocks = sum(len(ledger) for holder in holders for group in holder.ledgers.values() for ledger in group)
+        blocks = sum(self.blocks(holder.number) for holder in holders)
         orphans = sum(len(holder.orphans) for holder in holders)
         loose = sum(len(holder.loose) for holder in holders)
         trees = [tree.sizes() for tree in self._trees]

@@ -204,9 +204,9 @@ class Follower:
         state = await store.state()
         if state is not None and state.id is None:
             raise NoRelay("a new relay has written nothing yet")
-        if state is None or state.id is None or position(state.id) < position(self._after):
-            raise Astray("the server went back")  # emptied, or another one took over
-        if state.id != self._after and self._owed is not None:
+        if state is None or state.id is None:
+            raise Astray("the server was emptied")
+        if state.id != self._after and self._owed is not None:  # also where a server took over whose ids are older than ours
             raise Astray("entries vanished")
         self._owed = state.id if state.id != self._after else None
         if state.left_s <= 0:
@@ -271,11 +271,3 @@ class Follower:
         if now - self._warned_at.get(kind, -1e9) >= self._times.warn_every_s:
             self._warned_at[kind] = now
             log.warning(message, self._applier.replica, self._applier.rank, *values)
-
-
-def position(entry_id: bytes) -> tuple[int, int]:
-    """The order of entries' ids; raises RelayDataError for what is none."""
-    ms, dash, number = entry_id.partition(b"-")
-    if not (dash and ms.isdigit() and number.isdigit()):
-        raise RelayDataError(f"{entry_id!r:.80} is no id of an entry")
-    return int(ms), int(number)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from events.relay.held import Held, Inventory
 from events.relay.ops import Op
 from events.types import Freshness
-from radix.changes import Applied, Batch
+from radix.changes import Applied, Batch, Heard
 
 log = logging.getLogger(__name__)
 
@@ -140,6 +140,15 @@ class Taps:
     def apply(self, holder: int, batch: Batch) -> Applied:
         """Take in one batch."""
         return self._taps[holder].apply(batch)
+
+    def apply_payload(self, holder: int, payload: bytes, decode: Callable[[bytes], Batch]) -> Heard:
+        """The same of one as the engine sent it."""
+        batch = decode(payload)
+        return Heard.of(batch, self.apply(holder, batch))
+
+    def trimmed(self, holder: int) -> int:
+        """None: a view that grows too large is given up as a whole."""
+        return 0
 
     def clear(self, holder: int) -> int:
         """Forget one view."""

@@ -96,7 +96,7 @@ class IndexRoutes:
         return self._fleet.by_holder.get(holder) == (replica, rank)
 
     def _holder_row(self, holder: int, replica: Replica, rank: int, *, digest: bool) -> Row:
-        """blocks: with a place; it and the counts are None where no events are followed."""
+        """blocks: with a place; trimmed: given up for the byte budget. The counts are None where no events are followed."""
         stream = self._views.stream(holder)
         counts = stream.counts if stream is not None else None
         return {
@@ -106,7 +106,8 @@ class IndexRoutes:
             "freshness": self._fleet.view.freshness[holder].value,
             "connected": stream is not None and stream.connected,
             "block_tokens": self._index.block_tokens(holder),
-            "blocks": counts.blocks if counts is not None else None,
+            "blocks": self._index.blocks(holder),
+            "trimmed": self._index.trimmed(holder),
             "batches": counts.batches if counts is not None else None,
             "restarts": counts.restarts if counts is not None else None,
             "gaps": counts.gaps if counts is not None else None,

@@ -116,6 +116,10 @@ class GatewayCollector(Collector):
         yield GaugeMetricFamily("trunkline_index_nodes", "Nodes of the radix tree.", value=stats.nodes)
         yield GaugeMetricFamily("trunkline_index_orphans", "Blocks waiting for their parent.", value=stats.orphans)
         yield GaugeMetricFamily("trunkline_index_guesses", "Guesses alive.", value=stats.guesses)
+        yield GaugeMetricFamily("trunkline_index_loose", "Blocks without a place.", value=stats.loose)
+        yield GaugeMetricFamily("trunkline_index_bytes", "Memory in use for blocks.", value=stats.bytes)
+        yield GaugeMetricFamily("trunkline_index_budget_bytes", "What it may use.", value=stats.budget_bytes)
+        yield _counter("trunkline_index_evicted", "Blocks given up for the byte budget.", stats.evicted)
 
 
 EVENT_COUNTERS = {

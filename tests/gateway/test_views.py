@@ -117,7 +117,7 @@ async def test_a_replica_that_sleeps_holds_nothing_and_its_stream_goes_on(house:
         await house.until(lambda: house.index.stats().blocks == 2)
         stream = house.views.stream(house.replica.holders[0])
         assert stream is not None
-        assert (stream.counts.blocks, stream.counts.replays, house.freshness) == (1, 1, Freshness.LIVE)
+        assert (house.index.blocks(house.replica.holders[0]), stream.counts.replays, house.freshness) == (1, 1, Freshness.LIVE)
 
 
 async def test_a_dead_replica_holds_nothing(house: House) -> None:

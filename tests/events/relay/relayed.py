@@ -112,10 +112,9 @@ def line(relay: Relay) -> tuple[Tap, Outlet]:
 
 async def agree(*gateways: Gateway, blocks: int | None = None) -> None:
     """Wait until all are live and know the same, so many blocks where it is said."""
-    await until(
-        lambda: (
-            all(gateway.stream.freshness is Freshness.LIVE for gateway in gateways)
-            and len({gateway.digest for gateway in gateways}) == 1
-            and blocks in (None, gateways[0].blocks)
-        )
-    )
+
+    def agreed() -> bool:
+        live = all(gateway.stream.freshness is Freshness.LIVE for gateway in gateways)
+        return live and blocks in (None, gateways[0].blocks) and len({gateway.digest for gateway in gateways}) == 1
+
+    await until(agreed, 15)

@@ -168,7 +168,9 @@ async def test_an_engine_that_died_is_forgotten_until_its_relay_hears_one(redis:
         await engine.down()
         one.stream.suspect()
         assert (one.blocks, one.stream.freshness) == (0, Freshness.COLD)
-        await until(lambda: line(relay)[0].blocks == 0)
+        seen: set[int] = set()
+        await until(lambda: seen.add(one.blocks) is None and line(relay)[0].blocks == 0)
+        assert seen == {0}
         engine.up()
         await until(one.is_(Freshness.LIVE))
         assert one.blocks == 0

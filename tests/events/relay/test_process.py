@@ -30,7 +30,7 @@ class RelayProcess:
 
     def __init__(self, engine: FakePublisher, url: str, name: str, folder: Path) -> None:
         options = ["--replica", f"r={engine.endpoint},{engine.replay},topic=kv", "--name", name, "--json", "--log-level", "debug"]
-        options += ["--listen", "127.0.0.1:0", "--batch-ms", "1", "--lease-s", "0.8"]
+        options += ["--listen", "127.0.0.1:0", "--batch-ms", "1", "--lease-s", "2"]
         self._log = folder / f"{name}.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

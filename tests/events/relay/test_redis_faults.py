@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from redis.asyncio import Redis
 
-from events.relay.outlet import Pace
+from events.relay.outlet import Outlet, Pace
 from events.relay.store import Place, RankStore, connect
 from events.types import Freshness
 from tests.events.followed import send_chain
@@ -108,6 +108,20 @@ async def test_a_server_that_went_back_in_time_is_noticed_without_a_new_entry(re
             assert one.blocks == 4
 
 
+async def test_entries_that_are_said_to_be_there_and_are_not_lead_back_to_the_snapshot(redis: RedisServer, client: Redis) -> None:
+    place = Place(redis.url)
+    async with FakePublisher() as engine, relaying(place, engine), joined(place) as one:
+        await until(one.is_(Freshness.LIVE))
+        await send_chain(engine, range(4))
+        await until(lambda: one.blocks == 4)
+        await client.hset(store_of(client).writer, "id", f"{2**50}-0")  # type: ignore[misc]
+        loaded = one.stream.counts.replays
+        await until(lambda: one.stream.counts.replays > loaded)
+        await send_chain(engine, range(4, 6))
+        await until(lambda: one.blocks == 6)
+        await until(one.is_(Freshness.LIVE))
+
+
 async def test_a_gateway_that_was_away_while_the_stream_was_trimmed_starts_from_the_newest_snapshot(redis: RedisServer) -> None:
     place = Place(redis.url)
     pace = Pace(batch_s=0, lease_s=0.5, snapshot_entries=4, keep_entries=2)
@@ -142,6 +156,47 @@ async def test_a_stream_keeps_what_the_newest_snapshot_needs_and_not_much_more(r
             saved = await store_of(client).saved()
             assert saved is not None
             assert oldest <= saved.id
+
+
+async def test_a_snapshot_that_is_due_amid_a_heap_of_batches_fits_its_entry(redis: RedisServer) -> None:
+    place = Place(redis.url)
+    pace = Pace(batch_s=0, lease_s=0.5, snapshot_entries=1, entry_batches=1, keep_entries=1)
+    async with FakePublisher() as engine, relaying(place, engine, pace=pace) as relay, straight(engine) as other:
+        await until(lambda: line(relay)[0].freshness is Freshness.LIVE)
+        for n in range(0, 200, 20):
+            await send_chain(engine, range(n, n + 20))
+            async with joined(place) as late:
+                await agree(late, other, blocks=n + 20)
+
+
+async def test_what_was_written_while_a_snapshot_was_made_is_not_trimmed(
+    redis: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(redis.url)
+    pace = Pace(batch_s=0, lease_s=0.5, snapshot_entries=3, keep_entries=1)
+    async with FakePublisher() as engine, relaying(place, engine, pace=pace) as relay:
+        await until(lambda: line(relay)[0].freshness is Freshness.LIVE)
+        tap, outlet = line(relay)
+        packed, may_go_on = Outlet._packed, asyncio.Semaphore(0)
+
+        async def slowly(self: Outlet, moment: object) -> bytes:
+            await may_go_on.acquire()
+            return await packed(self, moment)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Outlet, "_packed", slowly)
+        for n in range(20):
+            await send_chain(engine, [n])
+            await until(lambda: tap.blocks > n and not tap.pending)  # noqa: B023
+        written = outlet.counts.snapshots
+        may_go_on.release()  # this one, and not the next
+        await until(lambda: outlet.counts.snapshots > written)
+        async with joined(place) as late:
+            await until(lambda: late.blocks == 20)
+            assert late.stream.counts.gaps == 0
+        oldest = (await client.xrange(store_of(client).stream, count=1))[0][0]
+        saved = await store_of(client).saved()
+        assert saved is not None
+        assert oldest <= saved.id
 
 
 async def test_an_entry_that_no_relay_wrote_is_counted_and_gone_over(redis: RedisServer, client: Redis) -> None:
