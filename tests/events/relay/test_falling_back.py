@@ -99,3 +99,18 @@ async def test_what_a_relay_left_long_ago_is_not_believed(redis: RedisServer) ->
         async with joined(place) as late:
             await asyncio.sleep(0.2)  # several looks
             assert (late.blocks, late.stream.freshness) == (0, Freshness.COLD)
+
+
+async def test_a_view_of_the_relay_goes_when_the_engine_cannot_be_heard_either(redis: RedisServer) -> None:
+    place = Place(redis.url)
+    async with FakePublisher() as engine, FakePublisher() as unheard:
+        await unheard.down()
+        async with joined(place, direct=unheard) as one:
+            async with relaying(place, engine):
+                await until(one.is_(Freshness.LIVE))
+                await send_chain(engine, range(5))
+                await until(lambda: one.blocks == 5)
+            await until(lambda: not one.stream.relayed)  # type: ignore[attr-defined]
+            assert (one.blocks, one.stream.freshness) == (0, Freshness.COLD)
+            assert not one.stream.connected
+        unheard.up()

@@ -175,7 +175,8 @@ async def test_what_was_written_while_a_snapshot_was_made_is_not_trimmed(
     place = Place(redis.url)
     pace = Pace(batch_s=0, lease_s=0.5, snapshot_entries=3, keep_entries=1)
     async with FakePublisher() as engine, relaying(place, engine, pace=pace) as relay:
-        await until(lambda: line(relay)[0].freshness is Freshness.LIVE)
+        async with joined(place) as early:  # so that no epoch is about to begin
+            await until(early.is_(Freshness.LIVE))
         tap, outlet = line(relay)
         packed, may_go_on = Outlet._packed, asyncio.Semaphore(0)
 
