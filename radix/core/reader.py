@@ -37,6 +37,7 @@ from radix.core.layout import (
 )
 from radix.core.nodes import common, tokens_at
 from radix.core.sequence import begin_read, unchanged
+from radix.match import TIERS
 
 
 @inner
@@ -198,15 +199,20 @@ def fill_depths(scratch: int, rows: int, words: int, grain: int, depths: int, ho
                 bits &= bits - 1
                 if holder < holders:
                     last = tiers if (tier + 1) * words == width else tier + 1
-                    for column in range(tier, last):
-                        _raise_to(depths + (holder * tiers + column) * 4, matched)
+                    _raise_to(depths + holder * tiers * 4, tier, last, matched)
         row += 8 + 8 * width
 
 
 @inner
-def _raise_to(at: int, matched: int) -> None:
-    if load_32(at) < matched:
-        store_32(at, matched)
+def _raise_to(at: int, first: int, last: int, matched: int) -> None:
+    """Raise some columns of one holder's row."""
+    if first == 0 and last == TIERS and load_64(at) == 0 and load_64(at + 8) == 0:  # the usual one, and much cheaper
+        store_64(at, matched << 32 | matched)
+        store_64(at + 8, matched << 32 | matched)
+        return
+    for column in range(first, last):
+        if load_32(at + column * 4) < matched:
+            store_32(at + column * 4, matched)
 
 
 @inner
