@@ -65,12 +65,8 @@ def _evict(base: int, wanted: int, dropped: Int64Array) -> int:
     return leaves
 
 
-def _place(base: int, ledger: int, root: int, grain: int, tokens: Int32Array) -> int:
-    return place_path(base, ledger, root, grain, data_of(tokens), divide(len(tokens), grain))
-
-
-def _place_text(base: int, ledger: int, root: int, text: bytes) -> int:
-    return place_path(base, ledger, root, 1, data_of(text), shift_right(len(text), 2))
+def _place(base: int, ledger: int, root: int, grain: int, words: bytes) -> int:
+    return place_path(base, ledger, root, grain, data_of(words), divide(len(words), grain * 4))
 
 
 def _forget(base: int, ledger: int) -> int:
@@ -169,8 +165,7 @@ class Entries:
     remove: Callable[[int, int, HashArray], int]
     clear: Callable[[int, int], int]
     evict: Callable[[int, int, Int64Array], int]
-    place: Callable[[int, int, int, int, Int32Array], int]
-    place_text: Callable[[int, int, int, bytes], int]
+    place: Callable[[int, int, int, int, bytes], int]
     forget: Callable[[int, int], int]
     pin: Callable[[int, int, int], None]
     root: Callable[[int, Int32Array, int], int]
@@ -196,8 +191,7 @@ def load(folder: Path | None = None) -> Entries:
         remove=entry(_remove, _I(_I, _I, _HASHES), at, nogil=True),
         clear=entry(_clear, _I(_I, _I), at, nogil=True),
         evict=entry(_evict, _I(_I, _I, _LONGS), at, nogil=True),
-        place=entry(_place, _I(_I, _I, _I, _I, _TOKENS), at, nogil=True),
-        place_text=entry(_place_text, _I(_I, _I, _I, _TEXT), at, nogil=True),
+        place=entry(_place, _I(_I, _I, _I, _I, _TEXT), at, nogil=True),
         forget=entry(_forget, _I(_I, _I), at, nogil=True),
         pin=entry(_pin, types.void(_I, _I, _I), at, nogil=True),
         root=entry(_root, _I(_I, _TOKENS, _I), at, nogil=True),
