@@ -53,9 +53,10 @@ class History:
         ledger = self._ledgers.get(holder)
         if ledger is None:
             ledger = self._ledgers[holder] = self._tree.open(holder)
-        if len(key) > MAX_DEPTH:
-            key = key[: MAX_DEPTH * WORD_BYTES] if isinstance(key, bytes) else key[:MAX_DEPTH]
-        if self._tree.place(ledger, root, 1, key):
+        words = key if isinstance(key, bytes) else _bytes_of(key)
+        if len(words) > MAX_DEPTH * WORD_BYTES:
+            words = words[: MAX_DEPTH * WORD_BYTES]
+        if self._tree.place(ledger, root, 1, words):
             self._tree.evict(self._budget - self._budget // _PARTS)
             self._drop_empty_roots()
 
@@ -92,3 +93,9 @@ class History:
             for roots in self._roots:
                 for namespace in [each for each, root in roots.items() if self._tree.drop_root(root)]:
                     del roots[namespace]
+
+
+def _bytes_of(tokens: Int32Array) -> bytes:
+    if tokens.dtype != np.int32:
+        raise RadixError(f"tokens must be int32, got {tokens.dtype}")
+    return tokens.tobytes()

@@ -210,22 +210,19 @@ class CompiledTree:
         """Bytes per node."""
         return int(self._header[STRIDE >> 3])
 
-    def place(self, ledger: int, root: int, grain: int, tokens: Int32Array | bytes) -> bool:
+    def place(self, ledger: int, root: int, grain: int, words: bytes) -> bool:
         """Hold a path from the root on without naming its blocks; whether the tree is larger than `budget_bytes` now.
 
-        tokens: int32 [n * grain], or bytes of 4 each with a grain of 1; what is over is left out.
+        words: tokens, or text, of 4 bytes each; what is over after the last whole block is left out.
         """
         self._known_root(root)
-        if ledger not in self._ledgers or (grain != 1 and isinstance(tokens, bytes)):
-            raise RadixError(f"cannot place {type(tokens).__name__} in blocks of {grain} for ledger {ledger}")
-        answer = FULL
-        while answer == FULL:
-            if isinstance(tokens, bytes):
-                answer = self._entries.place_text(self._base, ledger, root, tokens)
-            else:
-                answer = self._entries.place(self._base, ledger, root, grain, tokens)
-            if answer == FULL and not self._make_space():
-                raise RadixError("the index is full")
+        if ledger not in self._ledgers:
+            raise RadixError(f"no such ledger: {ledger}")
+        answer = self._entries.place(self._base, ledger, root, grain, words)
+        while answer == FULL and self._make_space():
+            answer = self._entries.place(self._base, ledger, root, grain, words)
+        if answer == FULL:
+            raise RadixError("the index is full")
         if answer == TOO_DEEP:
             raise RadixError(f"a chain of more than {MAX_DEPTH} blocks")
         return answer != 0

@@ -70,12 +70,8 @@ def _evict(base: int, wanted: int, dropped: Int64Array) -> int:
     return leaves
 
 
-def _place(base: int, ledger: int, root: int, grain: int, tokens: Int32Array) -> int:
-    return place_path(base, ledger, root, grain, data_of(tokens), divide(len(tokens), grain))
-
-
-def _place_text(base: int, ledger: int, root: int, text: bytes) -> int:
-    return place_path(base, ledger, root, 1, data_of(text), shift_right(len(text), 2))
+def _place(base: int, ledger: int, root: int, grain: int, words: bytes) -> int:
+    return place_path(base, ledger, root, grain, data_of(words), divide(len(words), grain * 4))
 
 
 def _forget(base: int, ledger: int) -> int:
@@ -175,8 +171,7 @@ class Entries:
     clear: Callable[[int, int], int]
     ingest: Callable[[int, int, bytes, int], int]
     evict: Callable[[int, int, Int64Array], int]
-    place: Callable[[int, int, int, int, Int32Array], int]
-    place_text: Callable[[int, int, int, bytes], int]
+    place: Callable[[int, int, int, int, bytes], int]
     forget: Callable[[int, int], int]
     pin: Callable[[int, int, int], None]
     root: Callable[[int, Int32Array, int], int]
@@ -203,8 +198,7 @@ def load(folder: Path | None = None) -> Entries:
         clear=entry(_clear, _I(_I, _I), at, nogil=True),
         ingest=entry(_ingest, _I(_I, _I, _BYTES, _I), at, nogil=True),
         evict=entry(_evict, _I(_I, _I, _LONGS), at, nogil=True),
-        place=entry(_place, _I(_I, _I, _I, _I, _TOKENS), at, nogil=True),
-        place_text=entry(_place_text, _I(_I, _I, _I, _BYTES), at, nogil=True),
+        place=entry(_place, _I(_I, _I, _I, _I, _BYTES), at, nogil=True),
         forget=entry(_forget, _I(_I, _I), at, nogil=True),
         pin=entry(_pin, types.void(_I, _I, _I), at, nogil=True),
         root=entry(_root, _I(_I, _TOKENS, _I), at, nogil=True),

@@ -82,6 +82,11 @@ def test_a_budget_that_holds_nothing_is_refused() -> None:
         History(LEAST_BUDGET - 1)
 
 
+def test_tokens_of_another_width_are_refused(history: History) -> None:
+    with pytest.raises(RadixError, match="tokens must be int32, got int64"):
+        history.insert(0, MODEL, np.arange(5))  # type: ignore[arg-type]
+
+
 def texts(count: int) -> list[bytes]:
     """Prompts of 1 KB that begin alike in groups of eight."""
     chance = random.Random(2)

@@ -164,6 +164,17 @@ def test_a_beginning_that_is_used_stays_when_its_only_end_goes() -> None:
     assert stocked.depth(1) == 0
 
 
+def test_what_stays_of_a_cut_chain_is_still_found_by_its_hashes() -> None:
+    stocked = Stocked(1)
+    tree = stocked.tree
+    tree.store(tree.open(1), stocked.root, GRAIN, as_hashes(names(0, 3)), prompt(0, 8)[: 3 * GRAIN])
+    assert tree.evict(tree.bytes_used - 1).dropped == {stocked.ledger: BLOCKS - 3}
+    assert stocked.depth(0) == 3
+    assert tree.sizes().stubs == 0  # the hashes name the node that stayed, not the one that went
+    assert tree.remove(stocked.ledger, as_hashes(names(0))) == (3, [3, 4, 5, 6, 7])
+    check_memory(tree)
+
+
 def test_an_eviction_is_a_number_of_changes_that_readers_can_tell_apart() -> None:
     stocked = Stocked(320)
     before = header(stocked.tree.memory, lay.SEQUENCE)
@@ -262,8 +273,8 @@ def test_placed_paths_have_no_handles_and_are_forgotten_by_member() -> None:
     tree, root = stocked.tree, stocked.root
     first, second = tree.open(0), tree.open(1)
     for seed in range(20):
-        assert not tree.place(first, root, GRAIN, prompt(seed))
-        tree.place(second, root, GRAIN, prompt(seed)[: 3 * GRAIN])
+        assert not tree.place(first, root, GRAIN, prompt(seed).tobytes())
+        tree.place(second, root, GRAIN, prompt(seed)[: 3 * GRAIN].tobytes() + b"some more")
     assert tree.sizes().handles == 0
     assert tree.matcher.holders(root, GRAIN, prompt(3)) == {0: BLOCKS, 1: 3}
     check_memory(tree)
