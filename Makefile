@@ -7,7 +7,7 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TRITON_DEFAULT_FP_FUSION ?= 1
 
-.PHONY: demo test lint bench bench-proxy bench-index gpu-check model compiled clean help
+.PHONY: demo test lint bench bench-proxy bench-index gpu-check model compiled soak fuzz clean help
 
 help:
 	@echo "make demo        two real replicas, the gateway, real chats (ARGS=--json, ARGS=--serve)"
@@ -15,6 +15,8 @@ help:
 	@echo "make lint        ruff and mypy"
 	@echo "make bench       benchmarks with ratios (ARGS=--json)"
 	@echo "make gpu-check   kernels on a GPU: correctness and ratios to the machine's roofs"
+	@echo "make soak        a gateway and 64 misbehaving publishers for five minutes (ARGS='--minutes 1 --publishers 16')"
+	@echo "make fuzz        the index against dictionaries (ARGS='--operations 10000000 --processes 2')"
 	@echo "make clean       remove what the build made"
 
 $(READY): pyproject.toml constraints.txt
@@ -49,6 +51,12 @@ bench-proxy: $(READY)
 
 bench-index: $(READY)
 	@$(BIN)/python -m benchmarks.index $(ARGS)
+
+soak: $(READY) compiled
+	@$(BIN)/python -m tests.soak $(ARGS)
+
+fuzz: $(READY) compiled
+	@$(BIN)/python -m tests.radix.fuzz $(ARGS)
 
 gpu-check: $(READY)
 	@$(BIN)/python -m kernels.gpu_check $(ARGS)
