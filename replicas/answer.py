@@ -7,8 +7,8 @@ import logging
 from aiohttp import web
 
 from replicas.errors import ReplicaError
-from replicas.generation import FinishReason, Output, RequestHandle
-from replicas.openai_shapes import DONE, Choice, Shape, Usage, error_event
+from replicas.generation import Output, RequestHandle
+from replicas.openai_shapes import DONE, Choice, FinishReason, Shape, Usage, error_event
 
 log = logging.getLogger(__name__)
 

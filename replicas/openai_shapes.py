@@ -6,10 +6,11 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
-from replicas.generation import FinishReason
+FinishReason = Literal["stop", "length", "abort"]  # abort: somebody asked the engine to stop it
 
 _encode = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
@@ -17,11 +18,11 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request."""
+    """Token counts of one request; cached_tokens is None where the engine does not tell."""
 
     prompt_tokens: int
     completion_tokens: int
-    cached_tokens: int
+    cached_tokens: int | None
 
     def fields(self) -> dict[str, object]:
         """As the API writes them."""
@@ -29,7 +30,7 @@ class Usage:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "prompt_tokens_details": None if self.cached_tokens is None else {"cached_tokens": self.cached_tokens},
         }
 
 
