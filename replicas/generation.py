@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from replicas.errors import ReplicaError
 from replicas.openai_shapes import FinishReason
-from replicas.sample import Sampling
+from replicas.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

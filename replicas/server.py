@@ -13,8 +13,7 @@ from aiohttp import web
 from gateway.errors import NoTokens
 from gateway.tokenize.prompt import Tokenizer
 from replicas.answer import answer_stream, answer_whole
-from replicas.api import ChatRequest, CompletionRequest, Request
-from replicas.bodies import DetokenizeRequest, TokenizeRequest, at_most, parse, token_ids
+from replicas.api import ChatRequest, CompletionRequest, DetokenizeRequest, Request, TokenizeRequest, at_most, parse, token_ids
 from replicas.engine import Engine
 from replicas.error_answers import errors_in_api_shape
 from replicas.errors import BadRequest, EngineStopped, UnknownModel, brief
