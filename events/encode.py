@@ -23,12 +23,13 @@ _encoder = msgspec.msgpack.Encoder()
 def encode(events: Sequence[Event], *, ts: float, rank: int) -> bytes:
     """One batch; raises EventsError naming what cannot be written. ts: unix seconds."""
     try:
-        return _encoder.encode([ts, [_fields(event) for event in events], rank])
+        return _encoder.encode([ts, [fields_of(event) for event in events], rank])
     except (OverflowError, UnicodeDecodeError) as error:
         raise EventsError(f"batch of {len(events)} events cannot be encoded: {error}") from error
 
 
-def _fields(event: Event) -> dict[str, object]:
+def fields_of(event: Event) -> dict[str, object]:
+    """One event as names and values, before it is bytes."""
     match event:
         case Stored():
             return _stored(event)

@@ -21,6 +21,7 @@ from gateway.errors import ConfigError, GatewayError
 _ROOMS = {
     "replica": ("replicas.cli", "Run one of our own engine replicas."),
     "model": ("replicas.model_cli", "Fetch or list models."),
+    "mock-engine": ("replicas.mock.cli", "Run fake engines with real caches: for tests and fleets."),
     "events": ("events.cli", "Decode, follow and judge streams of KV-cache events."),
     "simulate": ("simulations.cli", "Replay a trace through the routing policies."),
 }
