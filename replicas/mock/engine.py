@@ -11,6 +11,8 @@ import uuid
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import numpy as np
+
 from replicas.errors import BadRequest, EngineStopped, UnknownModel, brief
 from replicas.generation import Generation, Output, RequestHandle
 from replicas.mock.faults import Faults
@@ -116,7 +118,8 @@ class MockEngine:
     def _check(self, prompt: array[int], max_tokens: int) -> None:
         if not prompt:
             raise BadRequest("the prompt has no tokens", "prompt")
-        if (worst := max(prompt)) >= self.codec.vocab_size or (worst := min(prompt)) < 0:
+        ids = np.frombuffer(prompt, np.int32)
+        if (worst := int(ids.max())) >= self.codec.vocab_size or (worst := int(ids.min())) < 0:
             raise BadRequest(f"token id {worst} is not in the vocabulary of {self.codec.vocab_size} tokens", "prompt")
         limit = self.settings.context_tokens
         if len(prompt) + max_tokens > limit:

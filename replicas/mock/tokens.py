@@ -68,13 +68,11 @@ class ByteCodec:
 
     def text(self, text: str, *, add_special_tokens: bool = True) -> Int32Array:
         """Ids of a text; special tokens written in it are taken as such, as engines do."""
-        ids = array("i")
         try:
-            for piece in _SPLIT.split(text):
-                ids.extend([SPECIALS.index(piece)] if piece in SPECIALS else [_FIRST_BYTE + byte for byte in piece.encode()])
+            pieces = [_ids_of(piece) for piece in _SPLIT.split(text)]
         except UnicodeEncodeError as error:
             raise NoTokens(reasons.SHAPE, f"the text is not Unicode: {error}") from error
-        return np.frombuffer(ids, np.int32) if ids else np.empty(0, np.int32)
+        return np.concatenate(pieces)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """The text of ids; what is no byte is a replacement character."""
@@ -90,6 +88,12 @@ class ByteCodec:
             elif not skip_special_tokens:
                 text += SPECIALS[one]
         return text + held.decode(errors="replace")
+
+
+def _ids_of(piece: str) -> Int32Array:
+    if piece in SPECIALS:
+        return np.array([SPECIALS.index(piece)], np.int32)
+    return np.frombuffer(piece.encode(), np.uint8).astype(np.int32) + np.int32(_FIRST_BYTE)
 
 
 def write_tokenizer(folder: Path) -> None:

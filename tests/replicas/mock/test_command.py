@@ -77,9 +77,11 @@ def test_twenty_engines_in_one_process_and_a_clean_end(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_takes_too_long_is_cut_at_the_end(tmp_path: Path) -> None:
-    engines = Engines(tmp_path / "log", "--drain", "0.1", *FAST, events=False).ready()
+    engines = Engines(tmp_path / "log", "--dialect", "trunkline", "--drain", "0.1", *FAST, events=False).ready()
     try:
         assert call(f"{engines.url()}/kv_event_sources").json() == {}
+        told = call(f"{engines.url()}/server_info").json()
+        assert (told["dialect"], told["block_tokens"], told["kv_events_port"]) == ("trunkline", 16, None)
         with OpenStream(engines.url(), {"prompt": "x", "max_tokens": 50_000, "ignore_eos": True}) as stream:
             assert stream.first_event()
             asked_at = time.monotonic()
@@ -105,8 +107,10 @@ def test_the_tokenizer_it_writes_says_what_it_says(tmp_path: Path) -> None:
 
 def test_a_models_own_tokenizer_can_be_used(tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "folder")
-    engines = Engines(tmp_path / "log", "--tokenizer", str(tmp_path / "folder"), *FAST, events=False).ready()
+    engines = Engines(tmp_path / "log", "--tokenizer", str(tmp_path / "folder"), "--fault", "error:429x1", *FAST, events=False)
+    engines.ready()
     try:
+        assert engines.complete("ab").status == 429
         reply = engines.complete("ab", max_tokens=6).json()
         assert reply["choices"][0]["text"] == answer_text("mock", ByteCodec().text("ab").tolist(), 1)
         assert engines.complete([300]).status == 400

@@ -36,6 +36,15 @@ def test_prompts_are_text_or_ids_alone_or_many(vllm: Engines) -> None:
         assert answer["usage"]["prompt_tokens"] == count * len(prompt)
 
 
+@pytest.mark.parametrize("name", ["prompt_token_ids", "input_ids"])
+def test_a_chat_takes_ids_in_place_of_its_messages(vllm: Engines, name: str) -> None:
+    prompt = ids(33, first=44)
+    body = {"messages": [{"role": "user", "content": "not this"}], name: prompt, "max_tokens": 6}
+    answer = call(f"{vllm.url(ALONE)}/v1/chat/completions", body).json()
+    assert answer["choices"][0]["message"]["content"] == answer_text("m", prompt, 1)
+    assert answer["usage"]["prompt_tokens"] == 33
+
+
 @pytest.mark.parametrize(
     ("body", "status", "param"),
     [

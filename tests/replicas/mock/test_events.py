@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from events.types import Freshness
-from tests.fakes.mock_engines import Engines, Follower, call, following, ids, until
+from tests.fakes.mock_engines import Engines, Follower, OpenStream, call, following, ids, until
 
 ALONE = 2  # the engine that no gateway follows
 
@@ -132,8 +132,12 @@ async def test_one_rank_can_begin_anew_alone(hybrid: Engines) -> None:
             headers = {"X-Data-Parallel-Rank": rank}
             await asyncio.to_thread(hybrid.complete, ids(81, first=60), headers=headers)
         await until(lambda: first.index.stats().blocks and second.index.stats().blocks)
+        hybrid.fault(silent={"rank": 1})  # which the other rank does not feel
+        await asyncio.to_thread(hybrid.complete, ids(81, first=61), headers={"X-Data-Parallel-Rank": "0"})
+        await asyncio.to_thread(hybrid.complete, ids(81, first=61), headers={"X-Data-Parallel-Rank": "1"})
+        await until(lambda: first.stream.counts.batches > second.stream.counts.batches)
         kept = first.index.digest(first.holder)
-        assert hybrid.rank(rank=1)["cached_blocks"] == 5
+        assert hybrid.rank(rank=1)["cached_blocks"] == 10
         await asyncio.to_thread(hybrid.restart, ranks=[1], down_s=0.05)
         await until(lambda: second.stream.connected and not second.index.stats().blocks)
         assert hybrid.rank(rank=1)["cached_blocks"] == 0
@@ -151,6 +155,26 @@ async def test_a_reset_is_told_with_the_next_step(vllm: Engines, follower: Follo
     await store(vllm, 2)
     await until(follower.agrees)
     assert follower.index.stats().blocks == 5
+
+
+async def test_the_http_side_resets_what_is_open_and_is_gone_for_a_while(vllm: Engines) -> None:
+    """FC-45: an answer that is under way breaks off like that of a process that died."""
+    with OpenStream(vllm.url(ALONE), {"prompt": "x", "max_tokens": 5000, "ignore_eos": True}) as stream:
+        assert stream.first_event()
+        assert call(f"{vllm.url(ALONE)}/mock/restart", {"http": True, "down_s": 0.3}).status == 200
+        with pytest.raises(ConnectionResetError):
+            list(stream.lines())
+    with pytest.raises(OSError, match="refused"):
+        vllm.state(ALONE)
+    await until(lambda: _serves(vllm))
+    assert (vllm.rank(ALONE)["used_blocks"], vllm.state(ALONE)["open_requests"]) == (0, 0)
+
+
+def _serves(engines: Engines) -> bool:
+    try:
+        return bool(engines.state(ALONE))
+    except OSError:
+        return False
 
 
 async def test_what_open_requests_leave_when_the_engine_restarts(vllm: Engines, follower: Follower) -> None:

@@ -73,6 +73,15 @@ def test_a_window_needs_its_last_blocks_only() -> None:
     assert len(pool.lookup(prompt_of(65))) == 0  # the block before it slid out
 
 
+def test_a_state_that_served_is_kept_longest() -> None:
+    pool = CachePool(64, 16, parse_groups("full,state"), group_blocks=2)
+    for first in (0, 1):
+        computed(pool, array("i", [first, *range(40)]), step_tokens=64)
+    assert len(pool.lookup(array("i", [0, *range(40)]))) == 2
+    computed(pool, array("i", [2, *range(40)]), step_tokens=64)
+    assert [len(pool.lookup(array("i", [first, *range(40)]))) for first in (0, 1, 2)] == [2, 0, 2]
+
+
 @pytest.mark.parametrize("text", ["state", "full,full", "window,full", "full,window:0", "full,state:4", "full,odd", ""])
 def test_groups_that_make_no_sense_are_named(text: str) -> None:
     with pytest.raises(ReplicaError, match="group"):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from array import array
 
 import numpy as np
 import pytest
 
 from events.decode import decode
-from events.types import Batch, Stored
+from events.types import Batch, Cleared, Event, Stored
 from radix.index import Index
 from replicas.errors import BadRequest, ReplicaError
+from replicas.generation import Generation, RequestHandle
 from replicas.mock.cost import StepTimes
 from replicas.mock.faults import Faults, fault_of_flag
 from replicas.mock.groups import parse_groups
@@ -20,6 +22,7 @@ from replicas.mock.pool import CachePool, hint_of, namespace_of
 from replicas.mock.rank import Rank, Sizes
 from replicas.mock.tokens import Answer, ByteCodec, answer_text
 from replicas.mock.wire import OneCopy, encoder_of
+from replicas.sampling import Sampling
 
 
 def view_of(pool: CachePool, *, counting: bool) -> bytes:
@@ -98,6 +101,22 @@ async def test_decoding_keeps_its_pace() -> None:
         await rank._pass(0.002)
     assert loop.time() - started >= 0.15
     assert rank.counts.busy_s == pytest.approx(0.2)
+
+
+async def test_a_request_after_a_rest_takes_its_whole_step() -> None:
+    told: list[Event] = []
+    rank = Rank(0, Sizes(), StepTimes(decode_s=0.08), ByteCodec(), told.extend, announces_start=True)
+    stepping = asyncio.create_task(rank.run())
+    await asyncio.sleep(0.06)
+    handle = RequestHandle(Generation(prompts=(array("i", [1, 2]),), sampling=Sampling(), max_tokens=1), rank.cancel)
+    started = time.monotonic()
+    rank.submit(handle, "m", "length")
+    output = await anext(handle)
+    assert (output.finish_reason, output.generated) == ("length", 1)
+    assert time.monotonic() - started >= 0.08
+    rank.restart("told to")
+    assert told == [Cleared(), Cleared()]  # each life of such an engine begins with it
+    stepping.cancel()
 
 
 def test_faults_strike_at_their_rate_and_as_often_as_told() -> None:
