@@ -6,6 +6,16 @@ from dataclasses import dataclass
 
 from replicas.errors import ReplicaError
 
+_CATCH_UP_S = 0.05  # how far steps may lag behind their times and still be made up for
+
+
+def due_at(last_due: float, now: float, step_s: float) -> float:
+    """When a step ends that follows one that was due at `last_due`: a loop that was held up makes up for a little of it.
+
+    So rates stay as they are told on a busy machine, and no burst follows a long pause. All on one clock, in seconds.
+    """
+    return max(last_due, now - _CATCH_UP_S) + step_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from events.types import Cleared, Event
 from replicas.errors import EngineStopped
 from replicas.generation import Output, RequestHandle
-from replicas.mock.cost import StepTimes
+from replicas.mock.cost import StepTimes, due_at
 from replicas.mock.groups import GroupSpec
 from replicas.mock.pool import CachePool
 from replicas.mock.tokens import Answer, Codec
 from replicas.openai_shapes import FinishReason
 from replicas.schedule import Scheduler, StepPlan
 from replicas.sequence import Sequence as TokenSequence
-
-log = logging.getLogger(__name__)
-
-_CATCH_UP_S = 0.05  # how far steps may lag behind their times and still be made up for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +161,8 @@ class Rank:
             self._hand_out(self._open[sequence], text)
 
     async def _pass(self, seconds: float) -> None:
-        """Let a step's time pass; a loop that was held up makes up for a little of it, so that rates stay as they are told."""
         now = asyncio.get_running_loop().time()
-        self._due = max(self._due, now - _CATCH_UP_S) + seconds
+        self._due = due_at(self._due, now, seconds)
         self.counts.busy_s += seconds
         await asyncio.sleep(max(0.0, self._due - now))
 

@@ -7,7 +7,6 @@ threads. A PUB socket never waits: who is slow loses batches.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -19,8 +18,6 @@ from events.types import Event
 from replicas.errors import ReplicaError
 from replicas.mock.faults import Faults
 from replicas.mock.wire import Encode
-
-log = logging.getLogger(__name__)
 
 _SEND_HWM = 100_000  # batches kept per slow subscriber before it loses some, as engines do
 _END = b"\xff" * 8
