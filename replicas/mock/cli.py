@@ -14,7 +14,7 @@ import typer
 
 from gateway.errors import NoTokens
 from gateway.tokenize.folder import model_folder
-from replicas.errors import ReplicaError
+from replicas.errors import EngineDied, ReplicaError
 from replicas.mock.cost import StepTimes
 from replicas.mock.faults import KINDS, fault_of_flag
 from replicas.mock.groups import parse_groups
@@ -134,6 +134,9 @@ def mock_engine(
             drain_s=drain,
         )
         serve(fleet, _codec(tokenizer), lambda ready: _announce(ready, fleet, as_json=as_json))
+    except EngineDied as error:  # not wrong use
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
     except ReplicaError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

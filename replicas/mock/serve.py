@@ -15,7 +15,7 @@ import uvloop
 import zmq
 from aiohttp import web
 
-from replicas.errors import ReplicaError
+from replicas.errors import EngineDied, ReplicaError
 from replicas.mock.app import application
 from replicas.mock.engine import MockEngine
 from replicas.mock.faults import Fault
@@ -105,7 +105,7 @@ class HttpSide:
 def serve(settings: FleetSettings, codec: Codec, announce: Callable[[list[Ready]], None]) -> None:
     """Serve until SIGTERM or SIGINT; `announce` is called once, when all engines take requests.
 
-    Raises OSError for a taken port and ReplicaError for what can not be; also when an engine's own loop fails.
+    Raises OSError for a taken port, ReplicaError for what can not be, and EngineDied when an engine's own loop fails.
     """
     _allow_files(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -201,7 +201,7 @@ async def _until(asked: asyncio.Event, steps: Sequence[asyncio.Task[None]]) -> N
         signalled.cancel()
     for task in done - {signalled}:
         log.critical("engine died task=%s", task.get_name(), exc_info=task.exception())
-        raise ReplicaError(f"{task.get_name()} died: {task.exception()!r}")
+        raise EngineDied(f"{task.get_name()} died: {task.exception()!r}")
 
 
 async def _drain(sides: Sequence[HttpSide], drain_s: float) -> None:

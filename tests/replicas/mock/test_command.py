@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from gateway.tokenize.prompt import Tokenizer
 from replicas.mock.cli import app
+from replicas.mock.rank import Rank
 from replicas.mock.tokens import ByteCodec, answer_text, write_tokenizer
 from tests.fakes.mock_engines import FAST, Engines, OpenStream, call, ids
 
@@ -42,6 +43,15 @@ def test_wrong_use_exits_with_2_and_is_named(arguments: list[str], said: tuple[s
     assert result.exit_code == 2
     for words in said:
         assert words in result.output
+
+
+def test_a_process_whose_engine_died_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(rank: Rank) -> None:
+        raise ZeroDivisionError("told to")
+
+    monkeypatch.setattr(Rank, "run", run)
+    result = CliRunner().invoke(app, ["--host", "127.0.0.1", "--port", "0"])
+    assert (result.exit_code, "ZeroDivisionError" in result.output) == (1, True)
 
 
 def test_a_taken_port_is_named(vllm: Engines) -> None:
