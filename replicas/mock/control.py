@@ -41,6 +41,7 @@ class Control:
         self._engine = engine
         self._bounce = bounce
         self._restarting: set[asyncio.Task[None]] = set()
+        self._one_at_a_time = asyncio.Lock()
 
     async def show_faults(self, request: web.Request) -> web.Response:
         """GET /mock/faults: what is on, and how often each has hit."""
@@ -77,11 +78,12 @@ class Control:
 
     async def _restart(self, body: _Restart, ranks: set[int]) -> None:
         await asyncio.sleep(0)  # the answer goes first
-        events = self._engine.restart(ranks, reconnect=body.reconnect, down_s=body.down_s)
-        if body.http:
-            await asyncio.gather(events, self._bounce(body.down_s))
-        else:
-            await events
+        async with self._one_at_a_time:
+            events = self._engine.restart(ranks, reconnect=body.reconnect, down_s=body.down_s)
+            if body.http:
+                await asyncio.gather(events, self._bounce(body.down_s))
+            else:
+                await events
 
     async def state(self, request: web.Request) -> web.Response:
         """GET /mock/state: epoch, requests, and each rank's blocks and counts."""

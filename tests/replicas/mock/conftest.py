@@ -11,6 +11,14 @@ from replicas.mock.tokens import write_tokenizer
 from tests.fakes.mock_engines import FAST, Engines, Gateway
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of these share a few processes: they run in one worker."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("mock_engines"))
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where logs go."""

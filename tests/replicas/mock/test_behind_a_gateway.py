@@ -139,6 +139,28 @@ def test_silence_changes_no_view_and_stops_no_request(vllm: Engines, gateway: Ga
     assert gateway.blocks() == blocks
 
 
+@pytest.mark.parametrize(
+    ("fault", "counted"), [("lose", "gaps"), ("skip", "gaps"), ("reorder", "gaps"), ("duplicate", "duplicates")]
+)
+def test_event_faults_are_noticed_and_predictions_go_on(vllm: Engines, gateway: Gateway, fault: str, counted: str) -> None:
+    """FC-01, FC-08: what is missing is fetched or given up; what is predicted afterwards is found."""
+    before = gateway.metric(f"trunkline_event_{counted}_total")
+    for number in (0, 1):
+        vllm.fault(number, **{fault: {"times": 1}})
+    firsts = iter(range(1000))
+
+    def noticed() -> bool:
+        assert gateway.complete(ids(40, first=next(firsts)), model="m").status == 200
+        return gateway.metric(f"trunkline_event_{counted}_total") > before
+
+    wait_for(noticed, "the fault to be noticed")
+    vllm.calm()
+    prompt = ids(100, first=1000)
+    gateway.complete(prompt, model="m")
+    reply = gateway.complete(prompt, model="m")
+    assert reply.predicted == reply.cached_tokens == 96
+
+
 def test_the_http_side_down_with_the_engine_and_back_with_an_empty_view(vllm: Engines, gateway: Gateway) -> None:
     """FC-03, FC-56: what it held is forgotten, and it serves again."""
     prompt = ids(80, first=31)

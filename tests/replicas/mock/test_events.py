@@ -125,6 +125,16 @@ async def test_a_new_life_begins_with_nothing(vllm: Engines, follower: Follower,
     assert follower.index.stats().blocks == 5
 
 
+async def test_lives_that_follow_at_once_are_lived_one_by_one(vllm: Engines, follower: Follower) -> None:
+    before = vllm.state(ALONE)["epoch"]
+    for _ in range(3):
+        assert call(f"{vllm.url(ALONE)}/mock/restart", {"down_s": 0.05}).json()["epoch"]
+    epochs = {before}
+    await until(lambda: epochs.add(vllm.state(ALONE)["epoch"]) or len(epochs) == 4)  # type: ignore[func-returns-value]
+    await store(vllm, 1)
+    await until(follower.agrees)
+
+
 async def test_one_rank_can_begin_anew_alone(hybrid: Engines) -> None:
     """FC-03, FC-21: the other rank keeps what it has."""
     async with following(hybrid, rank=0) as first, following(hybrid, rank=1) as second:
