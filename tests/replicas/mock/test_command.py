@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,6 +59,16 @@ def test_a_taken_port_is_named(vllm: Engines) -> None:
     port = str(vllm.engines[0]["port"])
     result = CliRunner().invoke(app, ["--host", "127.0.0.1", "--port", port])
     assert (result.exit_code, port in result.output) == (2, True)
+
+
+def test_engines_and_ranks_have_their_ports_in_a_row() -> None:
+    """The port that engine 1's rank 1 would have is taken: it is named, so it was asked for."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first = taken.getsockname()[1] - 3
+        arguments = ["--count", "2", "--ranks", "2", "--events", f"tcp://127.0.0.1:{first}"]
+        result = CliRunner().invoke(app, ["--host", "127.0.0.1", "--port", "0", *arguments])
+    assert result.exit_code == 2
+    assert f"the events of engine 1 at tcp://127.0.0.1:{first}" in result.output
 
 
 def test_twenty_engines_in_one_process_and_a_clean_end(tmp_path: Path) -> None:
