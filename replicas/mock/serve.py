@@ -97,8 +97,11 @@ class HttpSide:
         await self.start()
 
     async def stop(self) -> None:
-        """Close for good; what is still open gets a moment."""
+        """Take no more connections; what is still open gets a moment."""
         await self._runner.cleanup()
+
+    def close(self) -> None:
+        """Let go of the port."""
         self._listener.close()
 
 
@@ -123,6 +126,7 @@ async def _serve(settings: FleetSettings, codec: Codec, announce: Callable[[list
             engine = _engine(settings, number, codec, context)
             stack.callback(engine.close)
             sides.append(HttpSide(engine, settings.host, settings.port + number if settings.port else 0))
+            stack.callback(sides[-1].close)
         steps = [task for side in sides for task in side.engine.tasks()]
         try:
             for side in sides:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import struct
@@ -24,6 +23,7 @@ from events.session import StreamTimes
 from events.supervise import EventStream
 from events.types import Batch, Event, Freshness, NamespaceHint, Stored
 from radix.index import Index
+from tests.fakes.publisher import until
 
 T = TypeVar("T")
 FAST = ("--prefill-rate", "1000000", "--decode-s", "0.001", "--sequence-s", "0")
@@ -194,13 +194,6 @@ async def following(engines: Engines, number: int = 0, rank: int = 0, *, countin
         yield follower
     finally:
         await stream.stop()
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
-    """Wait for a condition to become true."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 class Gateway:

@@ -61,9 +61,23 @@ def test_a_taken_port_is_named(vllm: Engines) -> None:
     assert (result.exit_code, port in result.output) == (2, True)
 
 
+def port_behind_free_ones(count: int) -> socket.socket:
+    """A listening socket with so many free ports below its own."""
+    while True:
+        taken = socket.create_server(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        try:
+            for below in range(port - count, port):
+                socket.create_server(("127.0.0.1", below)).close()
+        except OSError:
+            taken.close()
+        else:
+            return taken
+
+
 def test_engines_and_ranks_have_their_ports_in_a_row() -> None:
     """The port that engine 1's rank 1 would have is taken: it is named, so it was asked for."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with port_behind_free_ones(3) as taken:
         first = taken.getsockname()[1] - 3
         arguments = ["--count", "2", "--ranks", "2", "--events", f"tcp://127.0.0.1:{first}"]
         result = CliRunner().invoke(app, ["--host", "127.0.0.1", "--port", "0", *arguments])

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from events.types import Freshness
-from tests.fakes.mock_engines import Engines, Follower, OpenStream, call, following, ids, until
+from tests.fakes.mock_engines import Engines, Follower, OpenStream, call, following, ids
+from tests.fakes.publisher import until
 
 ALONE = 2  # the engine that no gateway follows
 

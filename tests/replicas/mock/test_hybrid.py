@@ -18,7 +18,8 @@ from replicas.errors import ReplicaError
 from replicas.mock.groups import parse_groups
 from replicas.mock.pool import CachePool
 from replicas.mock.wire import encoder_of
-from tests.fakes.mock_engines import Engines, following, ids, until
+from tests.fakes.mock_engines import Engines, following, ids
+from tests.fakes.publisher import until
 
 
 def prompt_of(count: int) -> array[int]:
