@@ -21,6 +21,7 @@ from gateway.errors import ConfigError, GatewayError
 _ROOMS = {
     "replica": ("replicas.cli", "Run one of our own engine replicas."),
     "model": ("replicas.model_cli", "Fetch or list models."),
+    "mock-engine": ("replicas.mock.cli", "Run fake engines with real caches: for tests and fleets."),
     "events": ("events.cli", "Decode, follow and judge streams of KV-cache events."),
     "relay": ("events.relay.cli", "Pass on what replicas announce, to all gateways of a fleet, by Redis."),
     "index": ("gateway.index_cli", "Show what a running gateway believes its replicas have cached."),
