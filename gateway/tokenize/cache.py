@@ -37,12 +37,12 @@ class TokenCache:
 
     def put(self, key: Key, ids: Int32Array) -> None:
         """Remember ids, which nobody may write to from now on."""
-        size = _size(key, ids)
-        if size > self.budget_bytes // _LARGEST_SHARE:
-            return
         old = self._entries.pop(key, None)
         if old is not None:
             self.bytes -= _size(key, old)
+        size = _size(key, ids)
+        if size > self.budget_bytes // _LARGEST_SHARE:
+            return
         self._entries[key] = ids
         self.bytes += size
         while self.bytes > self.budget_bytes:

@@ -80,6 +80,12 @@ class CachedTokenizer:
         return tuple(name for name, cache in used.items() if cache is not None)
 
     @property
+    def reads_clock(self) -> bool:
+        """Whether the same body may give other ids later."""
+        template = self.tokenizer.template
+        return template is not None and template.reads_clock
+
+    @property
     def vocab_size(self) -> int:
         """Ids are below it."""
         return self.tokenizer.vocab_size

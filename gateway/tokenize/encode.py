@@ -79,7 +79,7 @@ class Encoder:
     def encode_kept(self, texts: Sequence[str]) -> list[Int32Array]:
         """Token ids of each text without additions, int32 [n], to be kept and not to be written to."""
         if self._fast is None or len(texts) != 1:
-            return [ids.copy() for ids in self.encode_all(texts, add_special_tokens=False)]  # a slice would keep all of them
+            return [_kept(ids) for ids in self.encode_all(texts, add_special_tokens=False)]
         try:
             return [np.frombuffer(self._fast.encode_batch_flat([texts[0]], False)[0], np.int32)]
         except (UnicodeError, TypeError) as error:
@@ -107,6 +107,13 @@ class Encoder:
             self.encode(text, add_special_tokens=False)
             rounds.append(time.perf_counter() - started)
         return max(median(rounds) - CALL_S, 1e-9) * 1e6 / len(text)
+
+
+def _kept(ids: Int32Array) -> Int32Array:
+    """A copy, because a slice would keep the ids of the whole batch in memory."""
+    copy = ids.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 def read_config(folder: Path) -> dict[str, object]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jinja2 import nodes
 
-from gateway.errors import NoTokens
+from gateway.errors import GatewayError, NoTokens
 from gateway.tokenize.encode import Encoder
 from gateway.tokenize.parity import CORPUS
 from gateway.tokenize.segments import Cutter
@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 _ROLES = ("user", "assistant")
 _MOST_MESSAGES = 2_000  # 1 us each on the loop; longer chats are rendered
 _LARGEST_NUMBER = 2  # in a template: a larger one may count messages or characters further than the probes go
+# Those that ask a text by its own methods, where the watch sees it; `int` or `title`, say, do not.
+_WATCHED_FILTERS = frozenset(
+    ("count", "d", "default", "first", "items", "last", "length", "list", "lower", "replace", "string", "tojson", "trim", "upper")
+)
 _LONG = (7, 12, 41)  # turns of the user in the long probes
 _RANDOM_PROBES = 60
 
@@ -37,7 +41,7 @@ Role = str | None  # None: before the first message, or behind the last
 Gaps = dict[tuple[Role, Role], str]
 
 
-class NoPlan(Exception):
+class NoPlan(GatewayError):
     """This template can not be planned; the text says why."""
 
 
@@ -191,8 +195,9 @@ def _refuse_what_can_not_be_watched(tree: nodes.Template) -> None:
         raise NoPlan("it uses macros or captured blocks")
     if any(name.name in {"strftime_now", "lipsum", "cycler", "joiner"} for name in tree.find_all(nodes.Name)):
         raise NoPlan("it reads the clock, or remembers")
-    if any(node.name in {"random", "join", "map"} for node in tree.find_all(nodes.Filter)):
-        raise NoPlan("it joins or picks texts")
+    filters = {node.name for node in tree.find_all(nodes.Filter)} - _WATCHED_FILTERS
+    if filters:
+        raise NoPlan(f"it filters by {', '.join(sorted(filters))}")
     indents = {id(word.value) for word in tree.find_all(nodes.Keyword) if word.key == "indent"}
     for constant in tree.find_all(nodes.Const):
         if id(constant) not in indents and isinstance(constant.value, int | float) and abs(constant.value) > _LARGEST_NUMBER:

@@ -38,6 +38,7 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise NoTokens(reasons.NO_TEMPLATE, f"chat template line {error.lineno}: {error.message}") from error
         self.source = sources.get("default")
+        self._sources = tuple(sources.values())
         self._keep_developer = {name: "developer" in source for name, source in sources.items()}
         self._special_tokens = dict(special_tokens)
 
@@ -83,6 +84,11 @@ class ChatTemplate:
         ]
         variables = {**self._special_tokens, "documents": None, "add_generation_prompt": True}
         return self._run("default", {**variables, "messages": chat, "tools": None})
+
+    @property
+    def reads_clock(self) -> bool:
+        """Whether the same messages may give another text later."""
+        return any("strftime_now" in source for source in self._sources)
 
     def syntax(self) -> jinja2.nodes.Template:
         """The default template's syntax tree."""

@@ -30,6 +30,7 @@ class FakeTokenizer:
         self.work = work
         self.counts = CacheCounts()
 
+    reads_clock = False
     lifted: LiftedStrings | None = None
 
     def planned(self, fields: Mapping[str, Any]) -> Draft | None:

@@ -14,6 +14,7 @@ from gateway.config import (
     Listen,
     ReplicaSettings,
     Settings,
+    TokenizerCaches,
     load_settings,
     parse_replica,
     settings_as_data,
@@ -140,6 +141,6 @@ def test_every_setting_is_in_the_reference() -> None:
     def names(struct: type[msgspec.Struct]) -> list[str]:
         return [field.name for field in msgspec.structs.fields(struct)]
 
-    for struct in (Settings, Listen, Limits, ReplicaSettings, Health):
+    for struct in (Settings, Listen, Limits, ReplicaSettings, Health, TokenizerCaches):
         missing = [name for name in names(struct) if f"`{name}`" not in text and f"`{name}[]`" not in text]
         assert not missing, f"docs/configuration.md does not name {missing} of {struct.__name__}"
