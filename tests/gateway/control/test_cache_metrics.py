@@ -29,8 +29,9 @@ def test_hits_misses_and_sizes_are_told(tmp_path: Path) -> None:
     ids_of(cached, orjson.dumps({"prompt": "hello"}), chat=False)
     cached.counts.checks, cached.counts.differences = 5, 1
     told = scraped(cached)
+    assert cached.lifted is not None
     assert told.pop('trunkline_token_cache_bytes{kind="ids"}') == cached.cache.bytes > 0
-    assert told.pop('trunkline_token_cache_bytes{kind="texts"}') == (cached.lifted and cached.lifted.bytes) > 0
+    assert told.pop('trunkline_token_cache_bytes{kind="texts"}') == cached.lifted.bytes > 0
     assert told == {
         'trunkline_token_cache_hits_total{cache="plan"}': 2,
         'trunkline_token_cache_hits_total{cache="segments"}': 0,

@@ -28,9 +28,10 @@ def test_what_was_used_longest_ago_goes_first() -> None:
 
 def test_a_turn_and_a_segment_of_the_same_text_are_two_things() -> None:
     cache = TokenCache(100_000)
-    for value, key in enumerate(("hello", (0, "hello"), (1, "hello"))):
+    keys: list[Key] = ["hello", (0, "hello"), (1, "hello")]
+    for value, key in enumerate(keys):
         cache.put(key, ids(3, value))
-    found = [cache.get(key) for key in ("hello", (0, "hello"), (1, "hello"))]
+    found = [cache.get(key) for key in keys]
     assert [array.tolist() for array in found if array is not None] == [[0] * 3, [1] * 3, [2] * 3]
 
 

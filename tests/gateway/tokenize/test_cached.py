@@ -37,16 +37,18 @@ def ids_of(cached: CachedTokenizer, raw: bytes, *, chat: bool = True) -> list[in
             for hole, ids in zip(draft.holes, cached.encode(draft.holes), strict=True):
                 draft.parts[hole.slot] = ids
                 cached.remember(hole, ids)
-        return cached.joined(draft).tolist()
+        result: list[int] = cached.joined(draft).tolist()
     except NoTokens as error:
         return error.reason
+    return result
 
 
 def whole(tokenizer: Tokenizer, raw: bytes, *, chat: bool = True) -> list[int] | str:
     try:
-        return (tokenizer.chat if chat else tokenizer.completion)(orjson.loads(raw)).tolist()
+        result: list[int] = (tokenizer.chat if chat else tokenizer.completion)(orjson.loads(raw)).tolist()
     except NoTokens as error:
         return error.reason
+    return result
 
 
 def body(*turns: tuple[str, Any], **fields: Any) -> bytes:
@@ -111,7 +113,8 @@ def test_chats_with_tools_share_their_segments(chatml: Tokenizer) -> None:
 def test_a_field_that_changes_the_prompt_keeps_the_plan_out(chatml: Tokenizer, name: str) -> None:
     """FC-22: each of them, with a value that the template or an engine takes and with one that it does not."""
     cached = CachedTokenizer(chatml)
-    values = (None, True, False, 1, "x", [], {}, [5, 6], {"add_generation_prompt": False}, [{"function": {"name": "w"}}])
+    plain: tuple[Any, ...] = (None, True, False, 1, "x", [], {}, [5, 6])
+    values = (*plain, {"add_generation_prompt": False}, [{"function": {"name": "w"}}])
     ids_of(cached, body(("user", "hello")))
     for value in values:
         raw = body(("user", "hello"), **{name: value})

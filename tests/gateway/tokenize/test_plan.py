@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import NoTokens
-from gateway.tokenize import plan as planning
 from gateway.tokenize.plan import Plan, learn_plan
 from gateway.tokenize.prompt import Tokenizer
-from gateway.tokenize.segments import proven_cutter
+from gateway.tokenize.segments import Cutter, proven_cutter
 from tests.fakes.tokenizer_folder import EOS, write_tokenizer_folder
 from tests.gateway.tokenize.test_template import BOS_AND_ROLES, CHATML, PARTS, TOOLS
 
@@ -145,7 +144,7 @@ def test_a_plan_that_fails_a_probe_is_refused(make: Make, wrong: str, monkeypatc
             "encode_all",
             lambda texts, *, add_special_tokens: real(["a", *texts[1:]], add_special_tokens=False),
         )
-    cutter = proven_cutter(tokenizer.encoder, None, eos="<|im_end|>") if wrong == "text" else planning.Cutter(("<|im_end|>",))
+    cutter = proven_cutter(tokenizer.encoder, None, eos="<|im_end|>") if wrong == "text" else Cutter(("<|im_end|>",))
     assert learn_plan(tokenizer.template, tokenizer.encoder, cutter) is None
 
 

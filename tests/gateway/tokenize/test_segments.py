@@ -15,7 +15,7 @@ from tokenizers import AddedToken
 
 from gateway.tokenize.encode import Encoder
 from gateway.tokenize.prompt import Tokenizer
-from gateway.tokenize.segments import Cutter, proven_cutter
+from gateway.tokenize.segments import Cutter, _splits, proven_cutter
 from tests.fakes.tokenizer_folder import EOS, write_tokenizer_folder
 from tests.gateway.tokenize.test_template import BOS_AND_ROLES, CHATML, PARTS, TOOLS
 
@@ -67,7 +67,14 @@ def special(text: str, **flags: bool) -> AddedToken:
     ],
 )
 def test_a_token_that_reaches_for_its_neighbours_is_no_place_to_cut(tmp_path: Path, added: AddedToken) -> None:
+    assert not _splits(added, [added])
     assert proven_cutter(encoder_with(tmp_path, added), None, eos="<x>") is None
+
+
+def test_no_place_to_cut_where_a_token_looks_at_the_character_in_front_of_it() -> None:
+    """`word` behind `<x` is no token there, because x is a letter; at the start of a piece it would be one."""
+    assert _splits(special("<x"), [special("<x")])
+    assert not _splits(special("<x"), [special("<x"), special("word", single_word=True)])
 
 
 @pytest.mark.parametrize(
