@@ -60,7 +60,7 @@ class Plan:
         """gaps: the text between two messages by their roles; each but the first holds a place to cut. Raises NoPlan."""
         self._looks = looks
         self._numbers: dict[Turn, int] = {}
-        self._kinds: dict[tuple[Role, str, Role], int] = {}
+        self._kinds: dict[tuple[Role, Role, Role], int] = {}
         ends = {pair: _cut_gap(gap, pair, cutter) for pair, gap in gaps.items()}
         for (previous, role), (follower_role, following) in itertools.product(ends, ends):
             if role is not None and role == follower_role:
@@ -81,9 +81,9 @@ class Plan:
         previous: Role = None
         role, content = _plain(messages[0])
         for message in itertools.chain(messages[1:], (None,)):
-            following, next_content = _plain(message)
-            kind = self._kinds.get((previous, role, following)) if role is not None and content is not None else None
-            if kind is None or content is None or (following is None and message is not None):
+            following, next_content = _plain(message)  # for one that is not plain no role, and then no kind in the next turn
+            kind = self._kinds.get((previous, role, following))
+            if kind is None or content is None:
                 return None
             found.append((kind, content))
             previous, role, content = role, following, next_content

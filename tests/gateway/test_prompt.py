@@ -152,6 +152,24 @@ async def test_of_those_who_wait_one_may_leave(plain: Tokenizer) -> None:
     assert sum("nobody" in text for texts in slow.encoded for text in texts) == 1
 
 
+async def test_who_comes_as_the_last_one_leaves_is_served(plain: Tokenizer) -> None:
+    """FC-50: in the very turn of the loop in which the computation is given up, nobody may join it."""
+    slow = Slow(plain)
+    async with asking(slow) as client:
+        for number in range(2):
+            client.ask(body(f"{number} {LONG}"))
+        leaving = client.ask(body(LONG))
+        assert isinstance(leaving, asyncio.Future)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        staying = client.ask(body(LONG))
+        slow.gate.set()
+        await client.later(3)
+        assert isinstance(staying, asyncio.Future)
+        assert tokens(staying.result()) == plain.chat(orjson.loads(body(LONG))).tolist()
+
+
 async def test_an_error_in_a_thread_reaches_all_who_wait(plain: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Slow):
         def encode(self, holes: Sequence[Hole]) -> list[Int32Array]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import NoTokens
+from gateway.tokenize import plan as planning
 from gateway.tokenize.plan import Plan, learn_plan
 from gateway.tokenize.prompt import Tokenizer
 from gateway.tokenize.segments import Cutter, proven_cutter
+from radix.match import Int32Array
 from tests.fakes.tokenizer_folder import EOS, write_tokenizer_folder
 from tests.gateway.tokenize.test_template import BOS_AND_ROLES, CHATML, PARTS, TOOLS
 
@@ -29,6 +32,7 @@ THINKING = (
     "{%- if '</think>' in content %}{%- set content = content.split('</think>')[-1].lstrip('\n') %}{%- endif %}{%- endif %}"
     "{{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>\n' }}{%- endfor %}{{- '<|im_start|>assistant\n' }}"
 )
+INDENTED = "{% if tools %}{{ tools | tojson(indent=4) }}{% endif %}" + CHATML
 TRIMMED = HEAD + "{{ message.content | trim }}" + TAIL
 
 
@@ -57,7 +61,7 @@ def planned(plan: Plan, fields: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.parametrize(
-    "template", [CHATML, BOS_AND_ROLES.replace("message.content.strip()", "message.content"), THINKING, TRIMMED, PARTS]
+    "template", [CHATML, BOS_AND_ROLES.replace("message.content.strip()", "message.content"), THINKING, TRIMMED, PARTS, INDENTED]
 )
 def test_plain_templates_have_a_plan(make: Make, template: str) -> None:
     tokenizer, plan = make(template)
@@ -98,7 +102,8 @@ def test_a_text_that_the_template_treats_in_another_way_is_rendered(make: Make, 
         HEAD + "{{ message.content.replace('x', 'y') }}" + TAIL,
         HEAD + "{{ message.content }}{{ message.content }}" + TAIL,
         HEAD + "{{ message.content }}{% if message.content | length > 2 %}!{% endif %}" + TAIL,
-        HEAD + "{{ message.content }}{% if loop.index > 50 %}!{% endif %}" + TAIL,
+        HEAD + "{{ message.content }}{% if loop.index > 900 %}!{% endif %}" + TAIL,
+        HEAD + "{{ message.content }}{% if message.content.count('zq') > 1 %}!{% endif %}" + TAIL,
         HEAD + "{{ message.content }}{% if messages | length > 60 %}!{% endif %}" + TAIL,
         HEAD + "{{ message.content }}{% if loop.index0 is divisibleby 3 %}!{% endif %}" + TAIL,
         HEAD + "{{ message.content }}{{ loop.index0 }}" + TAIL,
@@ -108,7 +113,7 @@ def test_a_text_that_the_template_treats_in_another_way_is_rendered(make: Make, 
         HEAD + "{% set c = 'a' ~ message.content %}{{ message.content }}{% if 'axa' in c %}!{% endif %}" + TAIL,
         HEAD + "{% set c %}a{{ message.content }}{% endset %}{{ message.content }}{% if 'ax' in c %}!{% endif %}" + TAIL,
         HEAD + "{% macro m(c) %}{{ c }}{% endmacro %}{{ m(message.content) }}" + TAIL,
-        HEAD + "{{ message.content }}{% if message.content in 'yes or no' %}!{% endif %}" + TAIL,
+        HEAD + "{{ message.content }}{% if message.content and message.content in 'yes' %}!{% endif %}" + TAIL,
         HEAD + "{{ [message.content, ''] | join('') }}" + TAIL,
         HEAD + "{{ message.content }}{% if messages[0].content == message.content and not loop.first %}!{% endif %}" + TAIL,
         HEAD + "{{ messages[0].content }}" + TAIL,
@@ -124,28 +129,46 @@ def test_other_templates_have_none(make: Make, template: str) -> None:
     assert plan is None
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        HEAD + "{{ message.content }}{{ loop.index0 }}" + TAIL,
+        HEAD + "{{ message.content }}{{ message.content }}" + TAIL,
+        HEAD + "{{ messages[0].content }}" + TAIL,
+        HEAD + "{{ message.content }}{% if loop.index0 == 2 %}!{% endif %}" + TAIL,
+        HEAD + "{{ message.content }}{% if loop.last %}{{ messages[0].content }}{% endif %}" + TAIL,
+        HEAD + "{% if not loop.first %}{{ message.content }}{% endif %}" + TAIL,
+        HEAD + "{{ message.content }}{% if message.content.count('zq') > 1 %}!{% endif %}" + TAIL,
+    ],
+)
+def test_what_marks_show_needs_no_probes(make: Make, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_prove", lambda plan, template, encoder: None)
+    _, plan = make(template)
+    assert plan is None
+
+
 def test_no_plan_without_a_template_or_a_place_to_cut(make: Make) -> None:
     tokenizer, _ = make(CHATML)
     assert learn_plan(None, tokenizer.encoder, proven_cutter(tokenizer.encoder, None, eos=EOS)) is None
     assert learn_plan(tokenizer.template, tokenizer.encoder, None) is None
 
 
-@pytest.mark.parametrize("wrong", ["text", "encode_all"])
+@pytest.mark.parametrize("wrong", ["text", "ids"])
 def test_a_plan_that_fails_a_probe_is_refused(make: Make, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By text and by ids: either alone is enough."""
     tokenizer, plan = make(CHATML)
     assert plan is not None
+
+    def no_ids(texts: Sequence[str], *, add_special_tokens: bool) -> list[Int32Array]:
+        return [np.empty(0, np.int32) for _ in texts]
+
+    def one_more(texts: Sequence[str], *, add_special_tokens: bool) -> list[Int32Array]:
+        return [np.array([5], np.int32) for _ in texts]
+
     if wrong == "text":
         monkeypatch.setattr(Plan, "text", lambda self, kind, content: f"{content} ")
-    else:
-        real = tokenizer.encoder.encode_all
-        monkeypatch.setattr(
-            tokenizer.encoder,
-            "encode_all",
-            lambda texts, *, add_special_tokens: real(["a", *texts[1:]], add_special_tokens=False),
-        )
-    cutter = proven_cutter(tokenizer.encoder, None, eos="<|im_end|>") if wrong == "text" else Cutter(("<|im_end|>",))
-    assert learn_plan(tokenizer.template, tokenizer.encoder, cutter) is None
+    monkeypatch.setattr(tokenizer.encoder, "encode_all", no_ids if wrong == "text" else one_more)
+    assert learn_plan(tokenizer.template, tokenizer.encoder, Cutter(("<|im_end|>",))) is None
 
 
 def test_templates_that_insist_on_turns_are_planned_for_those_only(make: Make) -> None:
