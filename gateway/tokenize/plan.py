@@ -13,7 +13,7 @@ import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jinja2 import nodes
@@ -77,17 +77,20 @@ class Plan:
         messages = fields.get("messages")
         if type(messages) is not list or not messages or len(messages) > _MOST_MESSAGES:
             return None
-        found: list[tuple[int, str]] = []
-        previous: Role = None
-        role, content = _plain(messages[0])
-        for message in itertools.chain(messages[1:], (None,)):
-            following, next_content = _plain(message)  # for one that is not plain no role, and then no kind in the next turn
-            kind = self._kinds.get((previous, role, following))
-            if kind is None or content is None:
+        roles: list[Role] = []
+        contents: list[str] = []
+        for message in messages:
+            if type(message) is not dict or len(message) != 2:
                 return None
-            found.append((kind, content))
-            previous, role, content = role, following, next_content
-        return found
+            role, content = message.get("role"), message.get("content")
+            if type(role) is not str or type(content) is not str:
+                return None
+            roles.append(role)
+            contents.append(content)
+        kinds = [self._kinds.get(turn) for turn in zip([None, *roles[:-1]], roles, [*roles[1:], None], strict=True)]
+        if None in kinds:
+            return None
+        return list(zip(cast(list[int], kinds), contents, strict=True))
 
     def admits(self, content: str) -> bool:
         """Whether the template does with this content what it did with those the plan was learned from."""
@@ -97,15 +100,6 @@ class Plan:
         """One piece of the prompt."""
         turn = self.turns[kind]
         return f"{turn.before}{content}{turn.after}"
-
-
-def _plain(message: object) -> tuple[Role, str | None]:
-    """Role and content of a message that has nothing else; no role where it has."""
-    if type(message) is dict and len(message) == 2:
-        role, content = message.get("role"), message.get("content")
-        if type(role) is str and type(content) is str:
-            return role, content
-    return None, None
 
 
 def learn_plan(template: ChatTemplate | None, encoder: Encoder, cutter: Cutter | None) -> Plan | None:
