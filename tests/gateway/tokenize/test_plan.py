@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from gateway.errors import NoTokens
 from gateway.tokenize import plan as planning
+from gateway.tokenize.encode import Encoder
 from gateway.tokenize.plan import Plan, learn_plan
 from gateway.tokenize.prompt import Tokenizer
 from gateway.tokenize.segments import Cutter, proven_cutter
+from gateway.tokenize.template import ChatTemplate
 from radix.match import Int32Array
-from tests.fakes.tokenizer_folder import EOS, write_tokenizer_folder
+from tests.fakes.tokenizer_folder import BOS, EOS, write_tokenizer_folder
 from tests.gateway.tokenize.test_template import BOS_AND_ROLES, CHATML, PARTS, TOOLS
 
 Make = Callable[[str], tuple[Tokenizer, Plan | None]]
@@ -38,11 +40,13 @@ TRIMMED = HEAD + "{{ message.content | trim }}" + TAIL
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """A tokenizer with that template, and its plan."""
+    """A tokenizer with that template, and its plan; all share one vocabulary."""
+    encoder = Encoder.load(write_tokenizer_folder(tmp_path_factory.mktemp("plan"), template=None), {})
+    specials = {"bos_token": BOS, "eos_token": EOS}
 
     def made(template: str) -> tuple[Tokenizer, Plan | None]:
-        tokenizer = Tokenizer.load(write_tokenizer_folder(tmp_path_factory.mktemp("plan"), template=template))
-        cutter = proven_cutter(tokenizer.encoder, tokenizer.template, eos=EOS)
+        tokenizer = Tokenizer(encoder, ChatTemplate({"default": template}, specials), specials)
+        cutter = proven_cutter(encoder, tokenizer.template, eos=EOS)
         return tokenizer, learn_plan(tokenizer.template, tokenizer.encoder, cutter)
 
     return made

@@ -129,7 +129,5 @@ MARKERS = ["<|im_end|>", EOS, "<|im_start|>", "<|im_end", "<s>", "\n", " ", "hel
 @given(text=st.lists(st.sampled_from(MARKERS) | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)).map("".join))
 def test_ids_of_pieces_are_the_ids_of_the_text(encoder: Encoder, text: str) -> None:
     """FC-22: for any text, also with markers in places where no template puts them."""
-    cutter = proven_cutter(encoder, None, eos=EOS)
-    assert cutter is not None
-    pieces = encoder.encode_all(Cutter((*cutter.tokens, "<|im_end|>")).cut(text), add_special_tokens=False)
+    pieces = encoder.encode_all(Cutter((EOS, "<|im_end|>")).cut(text), add_special_tokens=False)
     assert [token for piece in pieces for token in piece.tolist()] == encoder.encode(text, add_special_tokens=False).tolist()
