@@ -163,7 +163,7 @@ class Gateway:
                 folder = model_folder(name)
                 if not folder.is_dir():
                     raise FileNotFoundError(f"{folder} is not there{_FETCH_HINT if name == 'smollm2' else ''}")
-                self.tokenizer = await asyncio.to_thread(_loaded, folder, self.settings.tokenizer_caches)
+                self.tokenizer = await asyncio.to_thread(load_tokenizer, folder, self.settings.tokenizer_caches)
             except Exception as error:
                 log.error("tokenizer failed to load name=%s retry_s=%.0f error=%s", name, pause_s, error)
                 await asyncio.sleep(pause_s)
@@ -184,7 +184,8 @@ class Gateway:
                 self.fleet.refresh(replica)
 
 
-def _loaded(folder: Path, caches: TokenizerCaches) -> CachedTokenizer:
+def load_tokenizer(folder: Path, caches: TokenizerCaches) -> CachedTokenizer:
+    """Read and prove a folder's tokenizer and the caches that are switched on; raises NoTokens. Takes about a second."""
     tokenizer = Tokenizer.load(folder)
     return CachedTokenizer(tokenizer, segments=caches.segments, plan=caches.plan, lift=caches.lift, budget_mib=caches.budget_mib)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from gateway.config import TokenizerCaches
+from gateway.serve import load_tokenizer
 from gateway.tokenize.cached import CachedTokenizer
 from gateway.tokenize.prompt import Tokenizer
 from tests.fakes.client import CHAT, RawClient, post
-from tests.fakes.dataplane import running
+from tests.fakes.dataplane import running, settings
 from tests.fakes.engine import FakeEngine, always, answer
 from tests.fakes.placer import FakePlacer, replica_at
 from tests.fakes.tokenizer_folder import write_tokenizer_folder
@@ -60,6 +63,18 @@ async def test_engines_get_the_clients_own_bytes(plain: Tokenizer, dialect: str)
                     assert received.endswith(body[body.index(b"{") + 1 :])
                     assert orjson.loads(received) == {**orjson.loads(body), "prompt_token_ids": wanted}
     assert cached.lifted is not None and cached.lifted.hits >= 8
+
+
+@pytest.mark.parametrize("name", ["plan", "segments", "lift"])
+def test_each_cache_has_its_switch(tmp_path: Path, name: str) -> None:
+    """And one that is off remembers nothing."""
+    folder = write_tokenizer_folder(tmp_path, template=CHATML)
+    everything = load_tokenizer(folder, TokenizerCaches())
+    assert everything.caches == ("plan", "segments", "lift")
+    assert everything.cache.budget_bytes == 32 * 1024 * 1024
+    without = load_tokenizer(folder, settings(tokenizer_caches={name: False, "budget_mib": 2}).tokenizer_caches)
+    assert without.caches == tuple(other for other in everything.caches if other != name)
+    assert without.cache.budget_bytes == 1024 * 1024
 
 
 async def test_a_broken_body_is_refused_as_ever(plain: Tokenizer) -> None:

@@ -168,6 +168,15 @@ def test_one_huge_text_is_not_kept() -> None:
     assert (len(strings), strings.bytes, strings._by_start) == (0, 0, {})
 
 
+def test_huge_bodies_are_parsed_as_ever() -> None:
+    """What would hold up the loop for long is not learned, and in a body that is larger still nothing is looked for."""
+    large, larger = body("x" * 1_100_000, LONG), body("x" * 8_400_000, LONG)
+    strings = learned(large, budget_bytes=100_000_000)
+    assert (len(strings), strings.misses) == (0, 1)
+    strings = learned(body(LONG), large, larger, budget_bytes=100_000_000)
+    assert (len(strings), strings.hits, strings.misses) == (1, 1, 1)
+
+
 def test_many_places_are_not_all_looked_at() -> None:
     """A body of nothing but keys costs a bounded search, and texts behind it are parsed as ever."""
     raw = b'{"x":{%s},"messages":[{"content":%s}]}' % (b'"t":"",' * 5_000 + b'"z":1', orjson.dumps(LONG))
