@@ -191,7 +191,7 @@ PIECES = st.sampled_from([*NAMED, "", "hi", '"content":"', 't":"', "\\", '\\"con
 TEXTS = st.lists(PIECES, max_size=3).map("".join) | st.text(max_size=20)
 TEXT_PARTS = st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS})
 PARTS = st.lists(TEXT_PARTS | TEXTS | st.dictionaries(st.sampled_from(["text", "x"]), TEXTS, max_size=2), max_size=3)
-CONTENTS = TEXTS | PARTS | st.none() | st.integers()
+CONTENTS = TEXTS | PARTS | st.none() | st.integers(-9, 9)
 VALUES = st.recursive(
     CONTENTS, lambda inner: st.dictionaries(st.sampled_from(["content", "text", "t"]), inner, max_size=2), max_leaves=4
 )
