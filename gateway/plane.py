@@ -144,7 +144,7 @@ class DataPlane:
         if route.kind is None:
             self._answer_locally(client, route)
             return
-        intent = look(body, route.kind, session=head.session, priority=head.priority)
+        intent = look(body, route.kind, session=head.session, priority=head.priority, parse=self._prompts.parse)
         body = without_report_mode(body, intent.fields)
         request_id = f"{self._prefix}-{next(self._numbers):x}"
         exchange = Exchange(self._floor, client, head, route.name, body, intent, request_id)

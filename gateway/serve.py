@@ -28,7 +28,7 @@ from gateway.check import check_replica
 from gateway.choose.policies import policy_named
 from gateway.choose.rates import Rates
 from gateway.compiled import change_over
-from gateway.config import ReplicaSettings, Settings
+from gateway.config import ReplicaSettings, Settings, TokenizerCaches
 from gateway.control.admin import Admin
 from gateway.control.app import ControlPlane
 from gateway.errors import ConfigError
@@ -37,6 +37,7 @@ from gateway.health import HealthMonitor
 from gateway.place import FleetPlacer
 from gateway.plane import DataPlane
 from gateway.request import TrafficCounts
+from gateway.tokenize.cached import CachedTokenizer
 from gateway.tokenize.folder import model_folder
 from gateway.tokenize.prompt import Tokenizer
 from gateway.views import Views
@@ -69,7 +70,7 @@ class Gateway:
             on_fault=self._fault,
             on_answered=self.views.answered,
         )
-        self.tokenizer: Tokenizer | None = None
+        self.tokenizer: CachedTokenizer | None = None
         keys = Keys.load(Path(settings.api_keys_file)) if settings.api_keys_file else None
         self.plane = DataPlane(
             settings, self.placer, lambda: self.tokenizer, keys, self.traffic, models=lambda: list(self.fleet.models())
@@ -77,7 +78,7 @@ class Gateway:
         admin = Admin(
             os.environ.get("TRUNKLINE_ADMIN_TOKEN"), settings.admin_networks, add=self.add_replica, remove=self.remove_replica
         )
-        self.control = ControlPlane(self.placer, self.traffic, self.views, admin, self._tokenizer_state)
+        self.control = ControlPlane(self.placer, self.traffic, self.views, admin, self._tokenizer_state, lambda: self.tokenizer)
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
         self._health: HealthMonitor | None = None
@@ -165,13 +166,14 @@ class Gateway:
                 folder = model_folder(name)
                 if not folder.is_dir():
                     raise FileNotFoundError(f"{folder} is not there{_FETCH_HINT if name == 'smollm2' else ''}")
-                self.tokenizer = await asyncio.to_thread(Tokenizer.load, folder)
+                self.tokenizer = await asyncio.to_thread(load_tokenizer, folder, self.settings.tokenizer_caches)
             except Exception as error:
                 log.error("tokenizer failed to load name=%s retry_s=%.0f error=%s", name, pause_s, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 60.0)
             else:
-                log.info("tokenizer ready name=%s vocabulary=%d", name, self.tokenizer.vocab_size)
+                caches = ",".join(self.tokenizer.caches) or "none"
+                log.info("tokenizer ready name=%s vocabulary=%d caches=%s", name, self.tokenizer.vocab_size, caches)
                 return
 
     async def _tidy(self) -> None:
@@ -184,6 +186,12 @@ class Gateway:
             self.views.refresh()
             for replica in self.fleet.replicas.values():
                 self.fleet.refresh(replica)
+
+
+def load_tokenizer(folder: Path, caches: TokenizerCaches) -> CachedTokenizer:
+    """Read and prove a folder's tokenizer and the caches that are switched on; raises NoTokens. Takes about a second."""
+    tokenizer = Tokenizer.load(folder)
+    return CachedTokenizer(tokenizer, segments=caches.segments, plan=caches.plan, lift=caches.lift, budget_mib=caches.budget_mib)
 
 
 async def _listening(start: Awaitable[T], plane: str, host: str, port: int) -> T:
