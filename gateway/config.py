@@ -16,6 +16,7 @@ from gateway.errors import ConfigError
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]  # seconds, to a year; infinite is no time at all
 PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
+Workers = Annotated[int, msgspec.Meta(ge=1, le=256)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")]  # stands in header fields, logs and metrics
 PolicyName = Literal["cost", "round_robin", "least_loaded"]
@@ -108,6 +109,7 @@ class Settings(_Settings, frozen=True):
     """Everything `trunkline serve` can be told."""
 
     listen: Listen = Listen()
+    workers: Workers = 1  # processes that serve clients; more than one share the data port and an index process
     replicas: tuple[ReplicaSettings, ...] = ()
     policy: PolicyName = "cost"
     tokenizer: str | None = None  # a Hugging Face folder or 'smollm2'; None: no tokens, requests go by load

@@ -33,6 +33,7 @@ from gateway.control.admin import Admin
 from gateway.control.app import ControlPlane
 from gateway.errors import ConfigError
 from gateway.fleet import Address, Fleet, Replica
+from gateway.followed import Knowledge
 from gateway.health import HealthMonitor
 from gateway.place import FleetPlacer
 from gateway.plane import DataPlane
@@ -42,6 +43,7 @@ from gateway.tokenize.folder import model_folder
 from gateway.tokenize.prompt import Tokenizer
 from gateway.views import Views
 from radix.index import Index
+from radix.reading import ReadableIndex
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,24 +52,47 @@ _TIDY_INTERVAL_S = 0.5
 _FETCH_HINT = "; `trunkline model fetch smollm2` brings it"
 
 
+class OwnKnowledge:
+    """An index of this process, fed by streams that are followed here."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.index = Index(budget_bytes=settings.index_mib << 20)
+        self._settings = settings
+
+    def views(self, fleet: Fleet) -> Views:
+        """The streams, which feed the index."""
+        return views_of(self._settings, fleet, self.index)
+
+    async def keep(self) -> None:
+        """Change over to the compiled tree."""
+        await change_over(self.index)
+
+
+def views_of(settings: Settings, fleet: Fleet, index: Index) -> Views:
+    """Event streams that feed an index of this process."""
+    place = Place(settings.redis.url, settings.redis.prefix) if settings.redis is not None else None
+    return Views(fleet, index, place)
+
+
 class Gateway:
     """All parts of one gateway process, wired. `start`, wait, `stop`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, knowledge: Knowledge | None = None) -> None:
+        """knowledge: of what replicas hold, where a gateway is made of several processes; else it is all in this one."""
         self.settings = settings
-        self.index = Index(budget_bytes=settings.index_mib << 20)
+        self._knowledge = knowledge or OwnKnowledge(settings)
+        self.index: ReadableIndex = self._knowledge.index
         self.rates = Rates()
         self.fleet = Fleet(self.index, self.rates)
         self.traffic = TrafficCounts()
-        place = Place(settings.redis.url, settings.redis.prefix) if settings.redis is not None else None
-        self.views = Views(self.fleet, self.index, place)
+        self.views = self._knowledge.views(self.fleet)
         self.placer = FleetPlacer(
             self.fleet,
             self.index,
             policy_named(settings.policy),
             guess_ttl_s=settings.guess_ttl_s,
             receipts=settings.receipts,
-            on_fault=self._fault,
+            on_fault=self.fault,
             on_answered=self.views.answered,
         )
         self.tokenizer: CachedTokenizer | None = None
@@ -84,8 +109,11 @@ class Gateway:
         self._health: HealthMonitor | None = None
         self._runner: web.AppRunner | None = None
 
-    async def start(self) -> tuple[int, int]:
-        """Listen and begin; returns the bound (data port, control port). Raises ConfigError for bad replicas."""
+    async def start(self, *, serves: bool = True, share_port: bool = False) -> tuple[int, int]:
+        """Listen and begin; returns the bound (data port, control port). Raises ConfigError for bad replicas.
+
+        serves: clients, on the data port (0 without). share_port: with other processes.
+        """
         listen = self.settings.listen
         self._session = aiohttp.ClientSession()
         self._health = HealthMonitor(
@@ -99,15 +127,18 @@ class Gateway:
         )
         for replica in self.settings.replicas:
             await self.add_replica(replica, Address.parse(replica.url))
-        port = await _listening(self.plane.start(listen.host, listen.port), "", listen.host, listen.port)
+        port = 0
+        if serves:
+            opening = self.plane.start(listen.host, listen.port, share_port=share_port)
+            port = await _listening(opening, "", listen.host, listen.port)
         self._runner = web.AppRunner(self.control.app(), access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, listen.control_host, listen.control_port)
         await _listening(site.start(), "control_", listen.control_host, listen.control_port)
         control_port = int(self._runner.addresses[0][1])
         self._tasks.append(asyncio.create_task(self._tidy(), name="tidy"))
-        self._tasks.append(asyncio.create_task(change_over(self.index), name="compiled index"))
-        if self.settings.tokenizer:
+        self._tasks.append(asyncio.create_task(self._knowledge.keep(), name="index"))
+        if self.settings.tokenizer and serves:
             self._tasks.append(asyncio.create_task(self._load_tokenizer(self.settings.tokenizer), name="tokenizer"))
         return port, control_port
 
@@ -154,7 +185,8 @@ class Gateway:
             return "ready"
         return "loading" if self.settings.tokenizer else "none"
 
-    def _fault(self, replica: Replica) -> None:
+    def fault(self, replica: Replica) -> None:
+        """Traffic met a dead connection: look now."""
         if self._health is not None:
             self._health.fault(replica)
 
@@ -203,14 +235,21 @@ async def _listening(start: Awaitable[T], plane: str, host: str, port: int) -> T
 
 def serve(settings: Settings, announce: Callable[[int, int], None]) -> int:
     """Run one gateway until a signal; `announce(data_port, control_port)` once it listens. Returns the exit status."""
-    logging.basicConfig(
-        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    log_to_stderr(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, announce))
+        return runner.run(serve_until_signal(Gateway(settings), announce))
 
 
-async def _serve(settings: Settings, announce: Callable[[int, int], None]) -> int:
+def log_to_stderr(settings: Settings, process: str = "") -> None:
+    """Set up logging. process: which one of several it is."""
+    form = f"%(asctime)s %(levelname)s {process and process + ' '}%(name)s %(message)s"
+    logging.basicConfig(level=settings.log_level.upper(), stream=sys.stderr, format=form)
+
+
+async def serve_until_signal(
+    gateway: Gateway, announce: Callable[[int, int], None], *, serves: bool = True, share_port: bool = False
+) -> int:
+    """Start, `announce`, wait for a signal, stop; see `Gateway.start`. Returns the exit status."""
     loop = asyncio.get_running_loop()
     stopping, at_once = asyncio.Event(), asyncio.Event()
 
@@ -219,9 +258,8 @@ async def _serve(settings: Settings, announce: Callable[[int, int], None]) -> in
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    gateway = Gateway(settings)
     try:
-        announce(*await gateway.start())
+        announce(*await gateway.start(serves=serves, share_port=share_port))
     except BaseException:
         await gateway.stop()
         raise
@@ -230,7 +268,7 @@ async def _serve(settings: Settings, announce: Callable[[int, int], None]) -> in
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     await stopping.wait()
-    log.info("draining limit_s=%.0f", settings.limits.drain_s)
+    log.info("draining limit_s=%.0f", gateway.settings.limits.drain_s)
     stop = asyncio.ensure_future(gateway.stop())
     hurry = asyncio.ensure_future(at_once.wait())
     await asyncio.wait({stop, hurry}, return_when=asyncio.FIRST_COMPLETED)

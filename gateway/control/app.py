@@ -17,10 +17,10 @@ from gateway.control.index_routes import IndexRoutes
 from gateway.control.metrics import GatewayCollector
 from gateway.control.query import BadQuery, only, whole_number
 from gateway.control.show import index_row, receipt_row, replica_row
+from gateway.followed import FollowedViews
 from gateway.place import FleetPlacer
 from gateway.request import TrafficCounts
 from gateway.tokenize.cached import CachedTokenizer
-from gateway.views import Views
 
 _MAX_RECEIPTS = 10_000
 
@@ -32,7 +32,7 @@ class ControlPlane:
         self,
         placer: FleetPlacer,
         traffic: TrafficCounts,
-        views: Views,
+        views: FollowedViews,
         admin: Admin,
         tokenizer: Callable[[], str],
         token_caches: Callable[[], CachedTokenizer | None] = lambda: None,
