@@ -7,21 +7,29 @@ from collections.abc import Sequence
 import msgspec
 
 from events.types import EventsError
-from radix.changes import Cleared, Event, NamespaceHint, Removed, Stored, Tier
+from radix.changes import Cleared, Event, GroupKind, NamespaceHint, Removed, Stored, Tier
 
 _MEDIA = {Tier.DEVICE: "GPU", Tier.HOST: "CPU", Tier.DISK: "STORAGE", Tier.SHARED: "SHARED"}
+_KINDS = {
+    GroupKind.FULL: "full_attention",
+    GroupKind.WINDOW: "sliding_window",
+    GroupKind.CHUNK: "chunked_local_attention",
+    GroupKind.STATE: "mamba",
+    GroupKind.NOTHING: "cross_attention",
+}
 _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(events: Sequence[Event], *, ts: float, rank: int) -> bytes:
     """One batch; raises EventsError naming what cannot be written. ts: unix seconds."""
     try:
-        return _encoder.encode([ts, [_fields(event) for event in events], rank])
+        return _encoder.encode([ts, [fields_of(event) for event in events], rank])
     except (OverflowError, UnicodeDecodeError) as error:
         raise EventsError(f"batch of {len(events)} events cannot be encoded: {error}") from error
 
 
-def _fields(event: Event) -> dict[str, object]:
+def fields_of(event: Event) -> dict[str, object]:
+    """One event as names and values, before it is bytes."""
     match event:
         case Stored():
             return _stored(event)
@@ -50,6 +58,10 @@ def _stored(event: Stored) -> dict[str, object]:
     hint = event.namespace_hint
     if hint.adapter or hint.salt or hint.media:
         fields["extra_keys"] = _extra_keys(hint, len(event.hashes), starts_prompt=event.parent is None)
+    if event.kind is not GroupKind.UNSTATED:
+        fields["kv_cache_spec_kind"] = _KINDS[event.kind]
+    if event.window_tokens:
+        fields["kv_cache_spec_sliding_window"] = event.window_tokens
     return fields | _group(event.group)
 
 

@@ -21,6 +21,7 @@ from gateway.errors import ConfigError, GatewayError
 _ROOMS = {
     "replica": ("replicas.cli", "Run one of our own engine replicas."),
     "model": ("replicas.model_cli", "Fetch or list models."),
+    "mock-engine": ("replicas.mock.cli", "Run fake engines with real caches: for tests and fleets."),
     "events": ("events.cli", "Decode, follow and judge streams of KV-cache events."),
     "relay": ("events.relay.cli", "Pass on what replicas announce, to all gateways of a fleet, by Redis."),
     "index": ("gateway.index_cli", "Show what a running gateway believes its replicas have cached."),
@@ -88,6 +89,7 @@ def serve_command(
     port: Annotated[int | None, typer.Option(help="Data plane port; 0 takes a free one.")] = None,
     control_host: Annotated[str | None, typer.Option(help="Control plane address.")] = None,
     control_port: Annotated[int | None, typer.Option(help="Control plane port; 0 takes a free one.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that serve clients on the one port.")] = None,
     api_keys_file: Annotated[str | None, typer.Option(help="File of name:sha256-hex lines; without it no key is asked.")] = None,
     redis: Annotated[
         str | None,
@@ -107,6 +109,7 @@ def serve_command(
         "listen.port": port,
         "listen.control_host": control_host,
         "listen.control_port": control_port,
+        "workers": workers,
         "api_keys_file": api_keys_file,
         "redis.url": redis,
         "log_level": log_level,
@@ -123,6 +126,10 @@ def serve_command(
         typer.echo(text)
         sys.stdout.flush()
 
+    if settings.workers > 1:
+        from gateway.workers.supervise import serve_workers
+
+        return serve_workers(settings, announce)
     return serve(settings, announce)
 
 

@@ -16,6 +16,7 @@ from gateway.errors import ConfigError
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]  # seconds, to a year; infinite is no time at all
 PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
+Workers = Annotated[int, msgspec.Meta(ge=1, le=256)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")]  # stands in header fields, logs and metrics
 PolicyName = Literal["cost", "round_robin", "least_loaded"]
@@ -95,13 +96,24 @@ class RedisSettings(_Settings, frozen=True):
     prefix: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,100}$")] = "trunkline"
 
 
+class TokenizerCaches(_Settings, frozen=True):
+    """What is remembered between requests, so that a growing chat tokenizes only its new turns. Ids are the same without."""
+
+    segments: bool = True  # pieces of rendered prompts, cut behind end-of-turn tokens
+    plan: bool = True  # turns of plain chats, whose template then is not run
+    lift: bool = True  # long texts of bodies above 4 KB, which then are not parsed again
+    budget_mib: Annotated[int, msgspec.Meta(gt=0, le=1_048_576)] = 64  # of each process: half for ids, half for long texts
+
+
 class Settings(_Settings, frozen=True):
     """Everything `trunkline serve` can be told."""
 
     listen: Listen = Listen()
+    workers: Workers = 1  # processes that serve clients; more than one share the data port and an index process
     replicas: tuple[ReplicaSettings, ...] = ()
     policy: PolicyName = "cost"
     tokenizer: str | None = None  # a Hugging Face folder or 'smollm2'; None: no tokens, requests go by load
+    tokenizer_caches: TokenizerCaches = TokenizerCaches()
     api_keys_file: str | None = None  # lines `name:sha256-hex`; None: no client key is asked for
     pass_authorization: bool = False  # forward the client's Authorization to engines (FC-60)
     response_headers: bool = True  # x-trunkline-*

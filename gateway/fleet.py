@@ -7,7 +7,9 @@ policies read `Fleet.view`, whose lists are indexed by holder number and changed
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from events.types import Freshness
@@ -15,7 +17,7 @@ from gateway.choose.rates import Rates
 from gateway.choose.types import FleetView
 from gateway.dialects import Dialect, dialect_named
 from gateway.errors import ConfigError
-from radix.index import Index
+from radix.reading import ReadableIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +87,27 @@ class Replica:
         return self.healthy and not self.draining
 
 
+class Load(NamedTuple):
+    """What one holder was given: open requests, uncached prompt tokens not yet prefilled, sequences that decode."""
+
+    in_flight: int = 0
+    queued_tokens: int = 0
+    decoding: int = 0
+
+
+NO_LOAD = Load()
+
+
 class Fleet:
     """All replicas and the view the policies read."""
 
-    def __init__(self, index: Index, rates: Rates) -> None:
+    def __init__(self, index: ReadableIndex, rates: Rates) -> None:
         self._index = index
         self.rates = rates
         self.replicas: dict[str, Replica] = {}
         self.by_holder: dict[int, tuple[Replica, int]] = {}
         self.view = FleetView()
+        self._elsewhere: dict[int, Load] = {}  # by other workers; part of what the view says
         self._serving: dict[str, frozenset[int] | None] = {}
         self._canonical: dict[str, str] = {}  # served name -> the first name of the replica that serves it
 
@@ -114,7 +128,7 @@ class Fleet:
             replica.holders.append(holder)
             self.by_holder[holder] = (replica, rank)
             self._open_slot(holder, replica, rank)
-        while len(replica.holders) > ranks and not self.view.in_flight[replica.holders[-1]]:
+        while len(replica.holders) > ranks and not self.own_load(replica.holders[-1]).in_flight:
             self._close_slot(replica.holders.pop())
         self._serving.clear()
 
@@ -179,6 +193,23 @@ class Fleet:
         view.wait_s[holder] = view.queued_tokens[holder] / view.prefill_rate[holder]
         view.drag_s[holder] = self.rates.drag_s(holder, view.decode_load[holder])
 
+    def own_load(self, holder: int) -> Load:
+        """The load of one holder that comes from this process."""
+        view, elsewhere = self.view, self._elsewhere.get(holder, NO_LOAD)
+        return Load(
+            view.in_flight[holder] - elsewhere.in_flight,
+            view.queued_tokens[holder] - elsewhere.queued_tokens,
+            view.decode_load[holder] - elsewhere.decoding,
+        )
+
+    def set_elsewhere(self, loads: Mapping[int, Load]) -> None:
+        """What other workers have given to holders; those not named have nothing from them."""
+        for holder in self._elsewhere.keys() | loads.keys():
+            new, old = loads.get(holder, NO_LOAD), self._elsewhere.get(holder, NO_LOAD)
+            requests, queued_tokens, decoding = (after - before for after, before in zip(new, old, strict=True))
+            self.load(holder, requests=requests, queued_tokens=queued_tokens, decoding=decoding)
+        self._elsewhere = dict(loads)
+
     def _names_changed(self) -> None:
         """Looked up by every request, so worked out once per change."""
         self._serving.clear()
@@ -189,6 +220,7 @@ class Fleet:
 
     def _close_slot(self, holder: int) -> None:
         del self.by_holder[holder]
+        self._elsewhere.pop(holder, None)
         self.view.eligible[holder] = False
         self._index.drop(holder)
 

@@ -85,11 +85,11 @@ class Exchange:
     def start(self) -> None:
         """Tokenize, place, send."""
         self._floor.exchanges.add(self)
-        prompt = self._floor.prompts.now(self._intent, len(self._body))
-        if prompt is None:
-            self._thinking = self._floor.prompts.later(self._intent, self._tokens_ready)
-        else:
+        prompt = self._floor.prompts.of(self._intent, self._body, self._tokens_ready)
+        if isinstance(prompt, Prompt):
             self._place(prompt)
+        else:
+            self._thinking = prompt
 
     # --- until the request is sent ---
 

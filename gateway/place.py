@@ -20,9 +20,10 @@ from gateway.errors import NoReplica, Refusal
 from gateway.fleet import Fleet, Replica
 from gateway.histogram import DURATION_BOUNDS_S, TTFT_BOUNDS_S, Histogram
 from gateway.request import Intent, Outcome, Prompt, Usage
-from radix.index import GuessId, Index
+from radix.index import GuessId
 from radix.match import EMPTY, Match
 from radix.namespace import Namespace
+from radix.reading import ReadableIndex
 
 # After the prompt is computed the events say what is held; a guess outlives that only by the time an event may take.
 _GUESS_LINGER_S = 1.0
@@ -52,7 +53,7 @@ class FleetPlacer:
     def __init__(
         self,
         fleet: Fleet,
-        index: Index,
+        index: ReadableIndex,
         policy: Policy,
         *,
         guess_ttl_s: float,

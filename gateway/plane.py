@@ -70,10 +70,12 @@ class DataPlane:
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the bound port."""
+    async def start(self, host: str, port: int, *, share_port: bool = False) -> int:
+        """Listen; returns the bound port. share_port: other processes of ours listen there, too."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=_BACKLOG)
+        self._server = await loop.create_server(
+            lambda: ClientConnection(self), host, port, backlog=_BACKLOG, reuse_port=share_port or None
+        )
         self._ticker = loop.call_later(self._tick_s(), self._tick)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -144,7 +146,7 @@ class DataPlane:
         if route.kind is None:
             self._answer_locally(client, route)
             return
-        intent = look(body, route.kind, session=head.session, priority=head.priority)
+        intent = look(body, route.kind, session=head.session, priority=head.priority, parse=self._prompts.parse)
         body = without_report_mode(body, intent.fields)
         request_id = f"{self._prefix}-{next(self._numbers):x}"
         exchange = Exchange(self._floor, client, head, route.name, body, intent, request_id)

@@ -28,19 +28,22 @@ from gateway.check import check_replica
 from gateway.choose.policies import policy_named
 from gateway.choose.rates import Rates
 from gateway.compiled import change_over
-from gateway.config import ReplicaSettings, Settings
+from gateway.config import ReplicaSettings, Settings, TokenizerCaches
 from gateway.control.admin import Admin
 from gateway.control.app import ControlPlane
 from gateway.errors import ConfigError
 from gateway.fleet import Address, Fleet, Replica
+from gateway.followed import Knowledge
 from gateway.health import HealthMonitor
 from gateway.place import FleetPlacer
 from gateway.plane import DataPlane
 from gateway.request import TrafficCounts
+from gateway.tokenize.cached import CachedTokenizer
 from gateway.tokenize.folder import model_folder
 from gateway.tokenize.prompt import Tokenizer
 from gateway.views import Views
 from radix.index import Index
+from radix.reading import ReadableIndex
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -49,27 +52,50 @@ _TIDY_INTERVAL_S = 0.5
 _FETCH_HINT = "; `trunkline model fetch smollm2` brings it"
 
 
+class OwnKnowledge:
+    """An index of this process, fed by streams that are followed here."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.index = Index(budget_bytes=settings.index_mib << 20)
+        self._settings = settings
+
+    def views(self, fleet: Fleet) -> Views:
+        """The streams, which feed the index."""
+        return views_of(self._settings, fleet, self.index)
+
+    async def keep(self) -> None:
+        """Change over to the compiled tree."""
+        await change_over(self.index)
+
+
+def views_of(settings: Settings, fleet: Fleet, index: Index) -> Views:
+    """Event streams that feed an index of this process."""
+    place = Place(settings.redis.url, settings.redis.prefix) if settings.redis is not None else None
+    return Views(fleet, index, place)
+
+
 class Gateway:
     """All parts of one gateway process, wired. `start`, wait, `stop`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, knowledge: Knowledge | None = None) -> None:
+        """knowledge: of what replicas hold, where a gateway is made of several processes; else it is all in this one."""
         self.settings = settings
-        self.index = Index(budget_bytes=settings.index_mib << 20)
+        self._knowledge = knowledge or OwnKnowledge(settings)
+        self.index: ReadableIndex = self._knowledge.index
         self.rates = Rates()
         self.fleet = Fleet(self.index, self.rates)
         self.traffic = TrafficCounts()
-        place = Place(settings.redis.url, settings.redis.prefix) if settings.redis is not None else None
-        self.views = Views(self.fleet, self.index, place)
+        self.views = self._knowledge.views(self.fleet)
         self.placer = FleetPlacer(
             self.fleet,
             self.index,
             policy_named(settings.policy),
             guess_ttl_s=settings.guess_ttl_s,
             receipts=settings.receipts,
-            on_fault=self._fault,
+            on_fault=self.fault,
             on_answered=self.views.answered,
         )
-        self.tokenizer: Tokenizer | None = None
+        self.tokenizer: CachedTokenizer | None = None
         keys = Keys.load(Path(settings.api_keys_file)) if settings.api_keys_file else None
         self.plane = DataPlane(
             settings, self.placer, lambda: self.tokenizer, keys, self.traffic, models=lambda: list(self.fleet.models())
@@ -77,14 +103,17 @@ class Gateway:
         admin = Admin(
             os.environ.get("TRUNKLINE_ADMIN_TOKEN"), settings.admin_networks, add=self.add_replica, remove=self.remove_replica
         )
-        self.control = ControlPlane(self.placer, self.traffic, self.views, admin, self._tokenizer_state)
+        self.control = ControlPlane(self.placer, self.traffic, self.views, admin, self._tokenizer_state, lambda: self.tokenizer)
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
         self._health: HealthMonitor | None = None
         self._runner: web.AppRunner | None = None
 
-    async def start(self) -> tuple[int, int]:
-        """Listen and begin; returns the bound (data port, control port). Raises ConfigError for bad replicas."""
+    async def start(self, *, serves: bool = True, share_port: bool = False) -> tuple[int, int]:
+        """Listen and begin; returns the bound (data port, control port). Raises ConfigError for bad replicas.
+
+        serves: clients, on the data port (0 without). share_port: with other processes.
+        """
         listen = self.settings.listen
         self._session = aiohttp.ClientSession()
         self._health = HealthMonitor(
@@ -98,15 +127,18 @@ class Gateway:
         )
         for replica in self.settings.replicas:
             await self.add_replica(replica, Address.parse(replica.url))
-        port = await _listening(self.plane.start(listen.host, listen.port), "", listen.host, listen.port)
+        port = 0
+        if serves:
+            opening = self.plane.start(listen.host, listen.port, share_port=share_port)
+            port = await _listening(opening, "", listen.host, listen.port)
         self._runner = web.AppRunner(self.control.app(), access_log=None)
         await self._runner.setup()
         site = web.TCPSite(self._runner, listen.control_host, listen.control_port)
         await _listening(site.start(), "control_", listen.control_host, listen.control_port)
         control_port = int(self._runner.addresses[0][1])
         self._tasks.append(asyncio.create_task(self._tidy(), name="tidy"))
-        self._tasks.append(asyncio.create_task(change_over(self.index), name="compiled index"))
-        if self.settings.tokenizer:
+        self._tasks.append(asyncio.create_task(self._knowledge.keep(), name="index"))
+        if self.settings.tokenizer and serves:
             self._tasks.append(asyncio.create_task(self._load_tokenizer(self.settings.tokenizer), name="tokenizer"))
         return port, control_port
 
@@ -153,7 +185,8 @@ class Gateway:
             return "ready"
         return "loading" if self.settings.tokenizer else "none"
 
-    def _fault(self, replica: Replica) -> None:
+    def fault(self, replica: Replica) -> None:
+        """Traffic met a dead connection: look now."""
         if self._health is not None:
             self._health.fault(replica)
 
@@ -165,13 +198,14 @@ class Gateway:
                 folder = model_folder(name)
                 if not folder.is_dir():
                     raise FileNotFoundError(f"{folder} is not there{_FETCH_HINT if name == 'smollm2' else ''}")
-                self.tokenizer = await asyncio.to_thread(Tokenizer.load, folder)
+                self.tokenizer = await asyncio.to_thread(load_tokenizer, folder, self.settings.tokenizer_caches)
             except Exception as error:
                 log.error("tokenizer failed to load name=%s retry_s=%.0f error=%s", name, pause_s, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, 60.0)
             else:
-                log.info("tokenizer ready name=%s vocabulary=%d", name, self.tokenizer.vocab_size)
+                caches = ",".join(self.tokenizer.caches) or "none"
+                log.info("tokenizer ready name=%s vocabulary=%d caches=%s", name, self.tokenizer.vocab_size, caches)
                 return
 
     async def _tidy(self) -> None:
@@ -186,6 +220,12 @@ class Gateway:
                 self.fleet.refresh(replica)
 
 
+def load_tokenizer(folder: Path, caches: TokenizerCaches) -> CachedTokenizer:
+    """Read and prove a folder's tokenizer and the caches that are switched on; raises NoTokens. Takes about a second."""
+    tokenizer = Tokenizer.load(folder)
+    return CachedTokenizer(tokenizer, segments=caches.segments, plan=caches.plan, lift=caches.lift, budget_mib=caches.budget_mib)
+
+
 async def _listening(start: Awaitable[T], plane: str, host: str, port: int) -> T:
     try:
         return await start
@@ -195,14 +235,21 @@ async def _listening(start: Awaitable[T], plane: str, host: str, port: int) -> T
 
 def serve(settings: Settings, announce: Callable[[int, int], None]) -> int:
     """Run one gateway until a signal; `announce(data_port, control_port)` once it listens. Returns the exit status."""
-    logging.basicConfig(
-        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    log_to_stderr(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, announce))
+        return runner.run(serve_until_signal(Gateway(settings), announce))
 
 
-async def _serve(settings: Settings, announce: Callable[[int, int], None]) -> int:
+def log_to_stderr(settings: Settings, process: str = "") -> None:
+    """Set up logging. process: which one of several it is."""
+    form = f"%(asctime)s %(levelname)s {process and process + ' '}%(name)s %(message)s"
+    logging.basicConfig(level=settings.log_level.upper(), stream=sys.stderr, format=form)
+
+
+async def serve_until_signal(
+    gateway: Gateway, announce: Callable[[int, int], None], *, serves: bool = True, share_port: bool = False
+) -> int:
+    """Start, `announce`, wait for a signal, stop; see `Gateway.start`. Returns the exit status."""
     loop = asyncio.get_running_loop()
     stopping, at_once = asyncio.Event(), asyncio.Event()
 
@@ -211,9 +258,8 @@ async def _serve(settings: Settings, announce: Callable[[int, int], None]) -> in
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    gateway = Gateway(settings)
     try:
-        announce(*await gateway.start())
+        announce(*await gateway.start(serves=serves, share_port=share_port))
     except BaseException:
         await gateway.stop()
         raise
@@ -222,7 +268,7 @@ async def _serve(settings: Settings, announce: Callable[[int, int], None]) -> in
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     await stopping.wait()
-    log.info("draining limit_s=%.0f", settings.limits.drain_s)
+    log.info("draining limit_s=%.0f", gateway.settings.limits.drain_s)
     stop = asyncio.ensure_future(gateway.stop())
     hurry = asyncio.ensure_future(at_once.wait())
     await asyncio.wait({stop, hurry}, return_when=asyncio.FIRST_COMPLETED)

@@ -168,10 +168,8 @@ class Views:
         return poller.stream(rank, replica.holders[rank])
 
     async def _learn_ranks(self, replica: Replica, settings: ReplicaSettings, facts: Facts) -> None:
-        """A replica that tells where each rank's events are has that many; unless it was configured to have several."""
-        if not facts.event_sources or settings.ranks > 1:
+        if (ranks := ranks_told(settings, facts)) is None:
             return
-        ranks = max(facts.event_sources) + 1
         for holder in replica.holders[ranks:]:
             self._sources.pop(holder, None)
             if (stream := self._streams.pop(holder, None)) is not None:
@@ -230,6 +228,11 @@ class Views:
         if stream is not None and owner is not None:
             self._fleet.view.freshness[holder] = stream.freshness
             self._fleet.refresh(owner[0])
+
+
+def ranks_told(settings: ReplicaSettings, facts: Facts) -> int | None:
+    """A replica that tells where each rank's events are has that many; unless it was configured to have several."""
+    return max(facts.event_sources) + 1 if facts.event_sources and settings.ranks == 1 else None
 
 
 def _direct_source(replica: Replica, settings: ReplicaSettings, facts: Facts, rank: int) -> Source | None:

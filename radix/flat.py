@@ -14,9 +14,9 @@ from radix.core.layout import ARENA, ARENA_UNITS, LENGTH, NODE_REGION, NODES, OF
 from radix.flat_ledger import FlatLedger
 from radix.match import Int32Array
 from radix.namespace import Namespace
-from radix.roots import Roots
+from radix.roots import Roots, identity_of
 from radix.spot import FlatRoot, Spot
-from radix.tree import Members, RootKey, TreeSizes, path_of
+from radix.tree import TOKEN_BYTES, Members, RootKey, TreeSizes, path_of
 
 
 class FlatTree:
@@ -25,6 +25,7 @@ class FlatTree:
     def __init__(self, compiled: CompiledTree) -> None:
         self.compiled = compiled
         self.roots: Roots[FlatRoot] = Roots()
+        self.shapes: set[tuple[int, int, int]] = set()  # block tokens, group and leading tokens of all roots ever made
         self.leads = 0  # roots whose blocks depend on tokens behind them
         self._by_number: dict[int, FlatRoot] = {}
         self._wanted: Members | None = None
@@ -40,6 +41,8 @@ class FlatTree:
         found = self.roots.find(namespace.key(), key)
         if found is not None:
             return found
+        if key.before is None:
+            self.shapes.add((key.block_tokens, key.group, len(key.lead) // TOKEN_BYTES))
         number = self.compiled.root(identity_of(namespace.key(), key), key.block_tokens)
         self._by_number[number] = FlatRoot(namespace, key, key.block_tokens, key.group, number)
         self.leads += bool(key.lead)
@@ -187,13 +190,6 @@ class _Along(Sequence[Spot]):
         if below < 0:
             return self._before[at]
         return Spot(self._root, self._nodes[bisect_right(self._ends, below)], below)
-
-
-def identity_of(namespace: bytes, key: RootKey) -> bytes:
-    """What tells a root from all others, for its key in the compiled tree."""
-    before = identity_of(*key.before) if key.before is not None else b""
-    head = f"{key.block_tokens} {key.group} {len(key.lead)} {len(key.prefix)} {len(before)} ".encode()
-    return head + key.lead + key.prefix + before + namespace
 
 
 def _tokens(data: bytes) -> Int32Array:

@@ -180,7 +180,7 @@ class Index:
         query = _as_query(tokens)
         depth = np.zeros((len(self._holders), TIERS), np.int32)
         guessed = np.zeros(len(self._holders), np.bool_)
-        known = self._lookup.match(namespace, query, filter(None, self._holders), depth)
+        known = self._lookup.match(namespace, query, self.holders(), depth)
         if len(self._guesses):
             self._match_guesses(namespace, query.tobytes(), depth, guessed)
         return Match(depth, guessed, known)
@@ -202,6 +202,10 @@ class Index:
         self._holders[holder] = None
         del self._numbers[owner.replica, owner.rank]
         self._lookup.forget()
+
+    def holders(self) -> Iterator[Holder]:
+        """All there are, by number."""
+        return filter(None, self._holders)
 
     def dump(self, holder: int) -> Iterator[HeldBlock]:
         """Every block a holder has, in no particular order."""

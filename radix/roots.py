@@ -47,3 +47,10 @@ class Roots(Generic[R]):
             self._of[namespace] = left
         else:
             del self._of[namespace]
+
+
+def identity_of(namespace: bytes, key: RootKey) -> bytes:
+    """What tells a root from all others, for its key in the compiled tree."""
+    before = identity_of(*key.before) if key.before is not None else b""
+    head = f"{key.block_tokens} {key.group} {len(key.lead)} {len(key.prefix)} {len(before)} ".encode()
+    return head + key.lead + key.prefix + before + namespace

@@ -7,8 +7,8 @@ import logging
 from aiohttp import web
 
 from replicas.errors import ReplicaError
-from replicas.generation import FinishReason, Output, RequestHandle
-from replicas.openai_shapes import DONE, Choice, Shape, Usage, error_event
+from replicas.generation import Output, RequestHandle
+from replicas.openai_shapes import DONE, Choice, FinishReason, Shape, Usage, error_event
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,12 @@ async def answer_stream(request: web.Request, handle: RequestHandle, shape: Shap
             async for output in handle:
                 await _send(response, shape, output)
         except ReplicaError as error:
-            await _break_off(request, response, str(error))
+            await break_off(request, response, str(error))
         except ConnectionError:
             raise
         except Exception:  # the head is out: no status can say it any more
             log.exception("stream failed")
-            await _break_off(request, response, "the replica failed on this request; its log says why")
+            await break_off(request, response, "the replica failed on this request; its log says why")
         else:
             if include_usage:
                 await response.write(shape.usage(usage_of(handle)))
@@ -77,8 +77,8 @@ async def _send(response: web.StreamResponse, shape: Shape, output: Output) -> N
         await response.write(shape.closing(output.index, output.finish_reason))
 
 
-async def _break_off(request: web.Request, response: web.StreamResponse, message: str) -> None:
-    """Say what happened, then close without the end marker, so that nobody takes the text for complete."""
+async def break_off(request: web.Request, response: web.StreamResponse, message: str) -> None:
+    """Say what happened in a stream, then close without the end marker, so that nobody takes the text for complete."""
     await response.write(error_event(500, message))
     if request.transport is not None:
         request.transport.close()

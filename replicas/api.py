@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 
 from replicas.errors import BadRequest, brief
-from replicas.sample import Sampling
+from replicas.sampling import Sampling
 
 # A request may ask for many things at once, and each of them costs time on the loop or in every step of everybody.
 MAX_PROMPTS = 256  # a sequence each: beyond this a client sends several requests and loses nothing

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from events.types import Cleared, Event, NamespaceHint, Removed, Stored
@@ -47,6 +48,17 @@ class _Run:
         return int.from_bytes(self.digest[-8:], "big")
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One block's worth of tokens (32-bit ids) that is a hit. parent: the name of the run before it, None at a prompt's start."""
+
+    salt: str | None
+    parent: int | None
+    name: int
+    tokens: array[int]
+    copies: int
+
+
 class BlockPool:
     """`num_blocks` KV blocks of `block_tokens` tokens each, numbered from 0.
 
@@ -65,27 +77,28 @@ class BlockPool:
         self._reset_state()
 
     def _reset_state(self) -> None:
-        self._users = [0] * self.num_blocks
-        self._held: list[_Run | None] = [None] * self.num_blocks
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.num_blocks))  # the first is handed out first
+        # Of blocks that were handed out once; what is kept grows with use, so that a large pool that stays empty is small.
+        self._users: list[int] = []
+        self._held: list[_Run | None] = []
+        self._empty: list[int] = []  # nobody uses them and they are no hits: the last is handed out first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # nobody uses them and they are hits: taken last, the first first
         self._roots: dict[str, _Run] = {}
         self._named: dict[int, _Run] = {}
-        self._cached = 0
 
     @property
     def free_blocks(self) -> int:
         """Blocks nobody uses; they may still be hits."""
-        return len(self._free)
+        return self.num_blocks - len(self._users) + len(self._empty) + len(self._idle)
 
     @property
     def used_blocks(self) -> int:
         """Blocks some sequence uses."""
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.free_blocks
 
     @property
     def idle_cached_blocks(self) -> int:
         """Blocks nobody uses that are hits."""
-        return self._cached
+        return len(self._idle)
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that so many tokens need."""
@@ -110,7 +123,7 @@ class BlockPool:
         spare: blocks that must stay free afterwards. What the handed out blocks held is no hit any more.
         """
         idle = sum(1 for block in hits if not self._users[block])
-        if len(self._free) - idle - count < spare:
+        if self.free_blocks - idle - count < spare:
             return None
         for block in hits:
             self._use(block)
@@ -118,21 +131,29 @@ class BlockPool:
 
     def _use(self, block: int) -> None:
         if not self._users[block]:
-            del self._free[block]
-            self._cached -= self._held[block] is not None
+            del self._idle[block]
         self._users[block] += 1
 
     def _hand_out(self) -> int:
-        block, _ = self._free.popitem(last=False)
-        run = self._held[block]
-        if run is not None:
-            self._held[block] = None
-            self._cached -= 1
-            run.copies.remove(block)
-            self._tell(Removed((run.name,)))
-            self._prune(run)
+        if self._empty:
+            block = self._empty.pop()
+        elif len(self._users) < self.num_blocks:
+            block = len(self._users)
+            self._users.append(0)
+            self._held.append(None)
+        else:
+            block, _ = self._idle.popitem(last=False)
+            self._evict(block)
         self._users[block] = 1
         return block
+
+    def _evict(self, block: int) -> None:
+        run = self._held[block]
+        assert run is not None, block
+        self._held[block] = None
+        run.copies.remove(block)
+        self._tell(Removed((run.name,)))
+        self._prune(run)
 
     def commit(self, blocks: Sequence[int], first: int, tokens: Tokens, salt: str | None = None) -> None:
         """Make blocks[first:] hits: their KV is written and they hold exactly `tokens`, a whole number of blocks.
@@ -164,11 +185,10 @@ class BlockPool:
             self._users[block] -= 1
             if self._users[block]:
                 continue
-            self._free[block] = None
             if self._held[block] is None:
-                self._free.move_to_end(block, last=False)  # nothing is lost with it
+                self._empty.append(block)
             else:
-                self._cached += 1
+                self._idle[block] = None
 
     def reset(self) -> bool:
         """Forget every hit; False, and nothing changes, while any block is in use."""
@@ -177,6 +197,21 @@ class BlockPool:
         self._reset_state()
         self._tell(Cleared())
         return True
+
+    def names(self, blocks: Sequence[int]) -> list[int]:
+        """The ids under which events speak of these blocks, which have to be committed."""
+        return [run.name for block in blocks if (run := self._held[block]) is not None]
+
+    def contents(self) -> Iterator[Held]:
+        """Every run that is a hit now, each behind the one it follows."""
+        for salt, root in self._roots.items():
+            todo = [root]
+            while todo:
+                run = todo.pop()
+                todo.extend(run.children.values())
+                if run.copies and run.parent is not None:
+                    parent = None if run.parent is root else run.parent.name
+                    yield Held(salt or None, parent, run.name, array("i", run.key), len(run.copies))
 
     def drain_events(self) -> list[Event]:
         """What changed since the last call, in the order it happened."""

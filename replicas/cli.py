@@ -6,13 +6,13 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from replicas.errors import EngineDied, ReplicaError
 from replicas.machine import machine_memory_bytes
+from replicas.options import endpoint, level, seconds, whole
 
 if TYPE_CHECKING:
     from replicas.serve import ServeSettings
@@ -21,7 +21,6 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _MOST_THREADS = 1024  # no machine has more cores to give to one model
-_LEVELS = ("debug", "info", "warning", "error")
 
 
 def memory_bytes(text: str) -> int:
@@ -35,60 +34,27 @@ def memory_bytes(text: str) -> int:
     return int(size)
 
 
-def endpoint(text: str) -> str:
-    """A ZMQ endpoint as it was given."""
-    if not re.fullmatch(r"tcp://([^:\[\]]+|\[[^\]]+\]):(\d+|\*)|(ipc|inproc)://.+", text):
-        raise typer.BadParameter(f"{text!r} is not an endpoint such as tcp://*:5557")
-    return text
-
-
-def level(text: str) -> str:
-    """A name of a log level."""
-    if text not in _LEVELS:
-        raise typer.BadParameter(f"{text!r} is not one of {', '.join(_LEVELS)}")
-    return text
-
-
-def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A parser of whole numbers that names what it refuses; typer's own does not."""
-    limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-    # 18 digits: what every part below can still count with
-
-    def number(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d{1,18}", str(text)) or int(text) < least or (most is not None and int(text) > most):
-            raise typer.BadParameter(f"{text!r:.40} is not a whole number {limits}")
-        return int(text)
-
-    return number
-
-
-def _seconds(text: str) -> float:
-    if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", str(text)):
-        raise typer.BadParameter(f"{text!r:.40} is not a number of seconds")
-    return float(text)
-
-
 @app.command(epilog="Example: trunkline replica --model smollm2 --port 8000 --events tcp://*:5557 --replay tcp://*:5558")
 def replica(
     model: Annotated[str, typer.Option(help="smollm2, tiny (random weights), or a Hugging Face folder.")] = "smollm2",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(parser=_whole(0, 65535), help="HTTP port; 0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(parser=whole(0, 65535), help="HTTP port; 0 takes a free one.")] = 8000,
     events: Annotated[str | None, typer.Option(parser=endpoint, help="Publish KV events here, e.g. tcp://*:5557.")] = None,
     replay: Annotated[str | None, typer.Option(parser=endpoint, help="Repeat recent events here, e.g. tcp://*:5558.")] = None,
     topic: Annotated[str, typer.Option(help="Topic of the events.")] = "",
-    block_size: Annotated[int, typer.Option(parser=_whole(1), help="Tokens of one KV block.")] = 16,
+    block_size: Annotated[int, typer.Option(parser=whole(1), help="Tokens of one KV block.")] = 16,
     num_blocks: Annotated[
-        int | None, typer.Option(parser=_whole(1), help="KV blocks; without it, as many as --kv-memory holds.")
+        int | None, typer.Option(parser=whole(1), help="KV blocks; without it, as many as --kv-memory holds.")
     ] = None,
     kv_memory: Annotated[
         int, typer.Option(parser=memory_bytes, metavar="SIZE", show_default="1GiB", help="Memory for KV blocks.")
     ] = 1 << 30,
-    max_batch_tokens: Annotated[int, typer.Option(parser=_whole(1), help="Tokens of one step.")] = 128,
-    max_running: Annotated[int, typer.Option(parser=_whole(1), help="Sequences in one step.")] = 32,
+    max_batch_tokens: Annotated[int, typer.Option(parser=whole(1), help="Tokens of one step.")] = 128,
+    max_running: Annotated[int, typer.Option(parser=whole(1), help="Sequences in one step.")] = 32,
     served_model_name: Annotated[str | None, typer.Option(help="Name in the API; without it, what --model says.")] = None,
-    threads: Annotated[int, typer.Option(parser=_whole(1, _MOST_THREADS), help="Threads of the model.")] = 1,
+    threads: Annotated[int, typer.Option(parser=whole(1, _MOST_THREADS), help="Threads of the model.")] = 1,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    drain: Annotated[float, typer.Option(parser=_seconds, help="Seconds that open answers get after SIGTERM.")] = 30.0,
+    drain: Annotated[float, typer.Option(parser=seconds, help="Seconds that open answers get after SIGTERM.")] = 30.0,
     log_level: Annotated[str, typer.Option(parser=level, help="debug, info, warning or error.")] = "info",
     as_json: Annotated[bool, typer.Option("--json", help="Print the ready line as JSON.")] = False,
 ) -> int:

@@ -6,12 +6,10 @@ import asyncio
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from replicas.errors import ReplicaError
-from replicas.sample import Sampling
-
-FinishReason = Literal["stop", "length"]
+from replicas.openai_shapes import FinishReason
+from replicas.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,11 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
-from replicas.generation import FinishReason
+FinishReason = Literal["stop", "length", "abort"]  # abort: somebody asked the engine to stop it
 
 _encode = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
@@ -23,13 +24,13 @@ class Usage:
     completion_tokens: int
     cached_tokens: int
 
-    def fields(self) -> dict[str, object]:
-        """As the API writes them."""
+    def fields(self, cached: bool = True) -> dict[str, object]:
+        """As the API writes them. cached: not left out."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens} if cached else None,
         }
 
 
@@ -42,10 +43,14 @@ class Choice:
 
 
 class ChatShape:
-    """Answers of /v1/chat/completions; one object per request, for its id and time."""
+    """Answers of /v1/chat/completions; one object per request, for its id and time.
 
-    def __init__(self, model: str) -> None:
-        self._head = _head("chatcmpl-", model)
+    tells_cached: the counts say how many tokens were cached.
+    """
+
+    def __init__(self, model: str, request_id: str | None = None, *, tells_cached: bool = True) -> None:
+        self._head = _head("chatcmpl-", model, request_id)
+        self._cached = tells_cached
 
     def opening(self, index: int) -> bytes | None:
         """The event before the first text of a choice."""
@@ -61,7 +66,7 @@ class ChatShape:
 
     def usage(self, usage: Usage) -> bytes:
         """The event of the token counts, without choices."""
-        return _event({**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage.fields()})
+        return _event({**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage.fields(self._cached)})
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """The answer in one piece."""
@@ -74,17 +79,21 @@ class ChatShape:
             }
             for index, choice in enumerate(choices)
         ]
-        return _encode({**self._head, "object": "chat.completion", "choices": listed, "usage": usage.fields()})
+        return _encode({**self._head, "object": "chat.completion", "choices": listed, "usage": usage.fields(self._cached)})
 
     def _chunk(self, choice: dict[str, object]) -> bytes:
         return _event({**self._head, "object": "chat.completion.chunk", "choices": [choice]})
 
 
 class CompletionShape:
-    """Answers of /v1/completions; one object per request, for its id and time."""
+    """Answers of /v1/completions; one object per request, for its id and time.
 
-    def __init__(self, model: str) -> None:
-        self._head = {**_head("cmpl-", model), "object": "text_completion"}
+    tells_cached: the counts say how many tokens were cached.
+    """
+
+    def __init__(self, model: str, request_id: str | None = None, *, tells_cached: bool = True) -> None:
+        self._head = {**_head("cmpl-", model, request_id), "object": "text_completion"}
+        self._cached = tells_cached
 
     def opening(self, index: int) -> bytes | None:
         """Completions have no event before the first text."""
@@ -100,7 +109,7 @@ class CompletionShape:
 
     def usage(self, usage: Usage) -> bytes:
         """The event of the token counts, without choices."""
-        return _event({**self._head, "choices": [], "usage": usage.fields()})
+        return _event({**self._head, "choices": [], "usage": usage.fields(self._cached)})
 
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """The answer in one piece."""
@@ -108,7 +117,7 @@ class CompletionShape:
             {"index": index, "text": choice.text, "logprobs": None, "finish_reason": choice.finish_reason}
             for index, choice in enumerate(choices)
         ]
-        return _encode({**self._head, "choices": listed, "usage": usage.fields()})
+        return _encode({**self._head, "choices": listed, "usage": usage.fields(self._cached)})
 
     def _chunk(self, choice: dict[str, object]) -> bytes:
         return _event({**self._head, "choices": [choice]})
@@ -128,8 +137,8 @@ def error_event(status: int, message: str) -> bytes:
     return b"data: " + error_body(status, message) + b"\n\n"
 
 
-def _head(prefix: str, model: str) -> dict[str, object]:
-    return {"id": prefix + uuid.uuid4().hex, "created": int(time.time()), "model": model}
+def _head(prefix: str, model: str, request_id: str | None) -> dict[str, object]:
+    return {"id": prefix + (request_id or uuid.uuid4().hex), "created": int(time.time()), "model": model}
 
 
 def _event(fields: dict[str, object]) -> bytes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from replicas.detokenize import Decode, Detokenizer, StopStrings
-from replicas.generation import FinishReason, Output, RequestHandle
+from replicas.generation import Output, RequestHandle
+from replicas.openai_shapes import FinishReason
 from replicas.sample import Sampler
 from replicas.sequence import Sequence
 

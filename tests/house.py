@@ -36,6 +36,7 @@ ROOMS = {
         (
             "kernels",
             "events.publish",
+            "events.encode",
             "events.types",
             "radix.changes",
             "radix.match.Int32Array",
@@ -64,8 +65,9 @@ LIBRARIES = {
     "transformers": (),
 }
 
-# Modules of rooms with torch that must load without it: the simulator uses them.
+# Modules of rooms with torch that must load without it: the simulator uses them, or they need no model.
 TORCH_FREE_MODULES = ("replicas", "replicas.blocks", "replicas.schedule")
+TORCH_FREE_PACKAGES = ("replicas.mock",)  # the fake engine has no model
 TORCH_FREE_ROOMS = ("gateway", "radix", "events", "simulations")
 
 # The one place that reaches rooms by name: the command.

@@ -19,7 +19,9 @@ from tests.house import (
     ROOMS,
     ROOT,
     TORCH_FREE_MODULES,
+    TORCH_FREE_PACKAGES,
     TORCH_FREE_ROOMS,
+    below,
     broken_rules,
     modules,
     root_errors,
@@ -136,6 +138,7 @@ print(json.dumps(found))
 
 def test_what_must_be_free_of_torch_loads_without_it_and_does_nothing() -> None:
     names = [name for name in modules(*TORCH_FREE_ROOMS) if not name.endswith(MAIN)]
+    names += [name for name in modules("replicas") if any(below(name, package) for package in TORCH_FREE_PACKAGES)]
     assert run_python(IMPORT_EACH, "torch,triton,transformers", *TORCH_FREE_MODULES, *names) == []
 
 

@@ -12,13 +12,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from gateway.control.admin import Admin
+from gateway.control.cache_metrics import TokenCacheCollector
 from gateway.control.index_routes import IndexRoutes
 from gateway.control.metrics import GatewayCollector
 from gateway.control.query import BadQuery, only, whole_number
 from gateway.control.show import index_row, receipt_row, replica_row
+from gateway.followed import FollowedViews
 from gateway.place import FleetPlacer
 from gateway.request import TrafficCounts
-from gateway.views import Views
+from gateway.tokenize.cached import CachedTokenizer
 
 _MAX_RECEIPTS = 10_000
 
@@ -27,7 +29,13 @@ class ControlPlane:
     """Builds the aiohttp application over the running parts of the gateway."""
 
     def __init__(
-        self, placer: FleetPlacer, traffic: TrafficCounts, views: Views, admin: Admin, tokenizer: Callable[[], str]
+        self,
+        placer: FleetPlacer,
+        traffic: TrafficCounts,
+        views: FollowedViews,
+        admin: Admin,
+        tokenizer: Callable[[], str],
+        token_caches: Callable[[], CachedTokenizer | None] = lambda: None,
     ) -> None:
         """tokenizer: 'ready', 'loading' or 'none', asked on every status."""
         self._placer = placer
@@ -38,6 +46,7 @@ class ControlPlane:
         self.draining = False
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(GatewayCollector(placer, traffic, views))
+        self._registry.register(TokenCacheCollector(token_caches))
 
     def app(self) -> web.Application:
         """The application; `serve` runs it."""

@@ -20,9 +20,10 @@ from gateway.control.admin import Admin
 from gateway.control.query import BadQuery, only, switch, whole_number
 from gateway.control.show import index_row
 from gateway.fleet import Replica
+from gateway.followed import FollowedViews
 from gateway.place import FleetPlacer
-from gateway.views import Views
 from radix.dump import HeldBlock
+from radix.index import Index
 
 Row = dict[str, Any]
 
@@ -34,9 +35,12 @@ _CUT_S = 0.1  # as long as requests may be held up by one holder's blocks
 class IndexRoutes:
     """`/index/stats` and `/index/dump`."""
 
-    def __init__(self, placer: FleetPlacer, views: Views, admin: Admin, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, placer: FleetPlacer, views: FollowedViews, admin: Admin, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._fleet = placer.fleet
         self._index = placer.index
+        self._own = placer.index if isinstance(placer.index, Index) else None  # else only its index process knows the blocks
         self._views = views
         self._admin = admin
         self._clock = clock
@@ -47,8 +51,8 @@ class IndexRoutes:
         digest = switch(request, "digest")
         rows = []
         for holder, replica, rank in self._holders(None, None):
-            if self._is(holder, replica, rank):
-                rows.append(self._holder_row(holder, replica, rank, digest=digest))
+            if self._own is not None and self._is(holder, replica, rank):
+                rows.append(self._holder_row(self._own, holder, replica, rank, digest=digest))
                 await asyncio.sleep(0)  # a digest takes its time
         answer = index_row(self._index.stats()) | {"by_holder": rows}
         return web.Response(body=orjson.dumps(answer), content_type="application/json")
@@ -65,13 +69,15 @@ class IndexRoutes:
         holders = self._holders(request.query.get("replica"), rank)
         if tokens and (refused := self._admin.refuse(request)):
             return refused
+        if self._own is None:
+            raise BadQuery("a worker does not know the blocks, its index process does", "replica", 404)
         response = web.StreamResponse(headers={"content-type": "application/x-ndjson"})
         await response.prepare(request)
         shown, more = 0, False
         for holder, replica, number in holders:
             if self._is(holder, replica, number):
-                rows, rest = self._cut(self._index.dump(holder), limit - shown, tokens=tokens)
-                head = self._holder_row(holder, replica, number, digest=digest)
+                rows, rest = self._cut(self._own.dump(holder), limit - shown, tokens=tokens)
+                head = self._holder_row(self._own, holder, replica, number, digest=digest)
                 shown, more = shown + len(rows), more or rest
                 await response.write(_lines([head, *rows]))
         await response.write(_lines([{"kind": "end", "shown": shown, "more": more}]))
@@ -95,7 +101,7 @@ class IndexRoutes:
         """Whether a number still means the same; others may have changed the fleet meanwhile."""
         return self._fleet.by_holder.get(holder) == (replica, rank)
 
-    def _holder_row(self, holder: int, replica: Replica, rank: int, *, digest: bool) -> Row:
+    def _holder_row(self, index: Index, holder: int, replica: Replica, rank: int, *, digest: bool) -> Row:
         """blocks: with a place; trimmed: given up for the byte budget. The counts are None where no events are followed."""
         stream = self._views.stream(holder)
         counts = stream.counts if stream is not None else None
@@ -105,13 +111,13 @@ class IndexRoutes:
             "rank": rank,
             "freshness": self._fleet.view.freshness[holder].value,
             "connected": stream is not None and stream.connected,
-            "block_tokens": self._index.block_tokens(holder),
-            "blocks": self._index.blocks(holder),
-            "trimmed": self._index.trimmed(holder),
+            "block_tokens": index.block_tokens(holder),
+            "blocks": index.blocks(holder),
+            "trimmed": index.trimmed(holder),
             "batches": counts.batches if counts is not None else None,
             "restarts": counts.restarts if counts is not None else None,
             "gaps": counts.gaps if counts is not None else None,
-            "digest": self._index.digest(holder).hex() if digest else None,
+            "digest": index.digest(holder).hex() if digest else None,
         }
 
     def _cut(self, blocks: Iterator[HeldBlock], limit: int, *, tokens: bool) -> tuple[list[Row], bool]:

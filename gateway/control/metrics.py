@@ -12,16 +12,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from events.types import Freshness
+from gateway.followed import FollowedViews
 from gateway.histogram import Histogram
 from gateway.place import FleetPlacer
 from gateway.request import TrafficCounts
-from gateway.views import Views
 
 
 class GatewayCollector(Collector):
     """Everything a scrape of the gateway shows, under the prefix `trunkline_`."""
 
-    def __init__(self, placer: FleetPlacer, traffic: TrafficCounts, views: Views) -> None:
+    def __init__(self, placer: FleetPlacer, traffic: TrafficCounts, views: FollowedViews) -> None:
         self._placer = placer
         self._traffic = traffic
         self._views = views
@@ -89,8 +89,9 @@ class GatewayCollector(Collector):
         for holder, (replica, rank) in self._placer.fleet.by_holder.items():
             key = [replica.name, str(rank)]
             up.add_metric(key, float(view.eligible[holder]))
-            in_flight.add_metric(key, view.in_flight[holder])
-            queued.add_metric(key, view.queued_tokens[holder])
+            load = self._placer.fleet.own_load(holder)
+            in_flight.add_metric(key, load.in_flight)
+            queued.add_metric(key, load.queued_tokens)
             rate.add_metric(key, view.prefill_rate[holder])
             trust.add_metric(key, view.trust[holder])
             for state in Freshness:

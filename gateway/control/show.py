@@ -8,7 +8,8 @@ from typing import Any
 from events.redis_source import RedisStream
 from gateway.choose.types import Candidate, Receipt
 from gateway.fleet import Fleet, Replica
-from gateway.views import Views
+from gateway.followed import FollowedViews
+from gateway.workers.wire import StreamState
 from radix.index import IndexStats
 
 
@@ -37,7 +38,7 @@ def receipt_row(receipt: Receipt, names: list[str]) -> dict[str, Any]:
     }
 
 
-def replica_row(fleet: Fleet, views: Views, replica: Replica) -> dict[str, Any]:
+def replica_row(fleet: Fleet, views: FollowedViews, replica: Replica) -> dict[str, Any]:
     """One replica as an operator wants to see it."""
     return {
         "name": replica.name,
@@ -56,19 +57,19 @@ def index_row(stats: IndexStats) -> dict[str, int]:
     return {name: getattr(stats, name) for name in ("holders", "nodes", "blocks", "guesses", "orphans", "loose", "bytes")}
 
 
-def _rank_row(fleet: Fleet, views: Views, rank: int, holder: int) -> dict[str, Any]:
+def _rank_row(fleet: Fleet, views: FollowedViews, rank: int, holder: int) -> dict[str, Any]:
     view = fleet.view
-    stream = views.stream(holder)
+    stream, load = views.stream(holder), fleet.own_load(holder)
     return {
         "rank": rank,
-        "in_flight": view.in_flight[holder],
-        "queued_tokens": view.queued_tokens[holder],
-        "decoding": view.decode_load[holder],
+        "in_flight": load.in_flight,
+        "queued_tokens": load.queued_tokens,
+        "decoding": load.decoding,
         "prefill_tokens_per_s": view.prefill_rate[holder],
         "trust": view.trust[holder],
         "freshness": view.freshness[holder].value,
         "follows_events": stream is not None,
-        "relayed": isinstance(stream, RedisStream) and stream.relayed,
+        "relayed": isinstance(stream, RedisStream | StreamState) and stream.relayed,
         "events_connected": stream is not None and stream.connected,
     }
 

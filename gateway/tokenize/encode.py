@@ -37,6 +37,8 @@ class Encoder:
         self._reference = reference
         self._fast = _proven_fast(reference)
         self.vocab_size: int = reference.get_vocab_size(with_added_tokens=True)
+        self.added_tokens = tuple(reference.get_added_tokens_decoder().values())
+        self.adds_nothing = not len(self.encode("", add_special_tokens=True))  # `add_special_tokens` then makes no difference
         self.us_per_character = self._measure()
 
     @classmethod
@@ -74,6 +76,15 @@ class Encoder:
         ends = np.frombuffer(offsets, np.uint64).tolist()
         return [flat[start:end] for start, end in pairwise(ends)]
 
+    def encode_kept(self, texts: Sequence[str]) -> list[Int32Array]:
+        """Token ids of each text without additions, int32 [n], to be kept and not to be written to."""
+        if self._fast is None or len(texts) != 1:
+            return [_kept(ids) for ids in self.encode_all(texts, add_special_tokens=False)]
+        try:
+            return [np.frombuffer(self._fast.encode_batch_flat([texts[0]], False)[0], np.int32)]
+        except (UnicodeError, TypeError) as error:
+            raise NoTokens(reasons.SHAPE, "the text holds half of a surrogate pair") from error
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of ids."""
         return str(self._reference.decode(list(ids), skip_special_tokens=skip_special_tokens))
@@ -96,6 +107,13 @@ class Encoder:
             self.encode(text, add_special_tokens=False)
             rounds.append(time.perf_counter() - started)
         return max(median(rounds) - CALL_S, 1e-9) * 1e6 / len(text)
+
+
+def _kept(ids: Int32Array) -> Int32Array:
+    """A copy, because a slice would keep the ids of the whole batch in memory."""
+    copy = ids.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 def read_config(folder: Path) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,32 @@ from radix.match import Int32Array
 log = logging.getLogger(__name__)
 
 
+# Fields of a chat body, beside the messages, after which its tokens are not those of its messages alone.
+CHAT_FIELDS = frozenset(
+    (
+        "add_generation_prompt",
+        "add_special_tokens",
+        "chat_template",
+        "chat_template_kwargs",
+        "continue_final_message",
+        "documents",
+        "prompt_embeds",
+        "prompt_token_ids",
+        "reasoning_effort",
+        "tools",
+        "truncate_prompt_tokens",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """A prompt that is still to be encoded."""
+
+    text: str
+    add_special_tokens: bool
+
+
 class Tokenizer:
     """Everything a model's folder says about turning requests into tokens. Thread safe; calls release the GIL while they encode.
 
@@ -25,8 +52,8 @@ class Tokenizer:
     """
 
     def __init__(self, encoder: Encoder, template: ChatTemplate | None, special_tokens: Mapping[str, str]) -> None:
-        self._encoder = encoder
-        self._template = template
+        self.encoder = encoder
+        self.template = template
         self.vocab_size = encoder.vocab_size
         self.bos = _id_of(encoder, special_tokens.get("bos_token"))
         self.eos = _id_of(encoder, special_tokens.get("eos_token"))
@@ -46,28 +73,32 @@ class Tokenizer:
     @property
     def encoder_name(self) -> str:
         """Which encoder is in use: 'fastokens' or 'tokenizers'."""
-        return self._encoder.name
+        return self.encoder.name
 
     @property
     def has_template(self) -> bool:
         """Whether chat bodies can be tokenized."""
-        return self._template is not None
+        return self.template is not None
 
     def chat(self, fields: Mapping[str, Any]) -> Int32Array:
         """Token ids of a chat body; raises NoTokens."""
+        return self._ids(self.read_chat(fields))
+
+    def read_chat(self, fields: Mapping[str, Any]) -> PromptText | Int32Array:
+        """What stands before the encoder: the prompt text of a chat body, or the ids it brings; raises NoTokens."""
         given = _given_ids(fields, self.vocab_size)
         if given is not None:
             return given
         _refuse_unknowable(fields)
-        return self.text(self.chat_text(fields), add_special_tokens=_flag(fields, "add_special_tokens", False))
+        return PromptText(self.chat_text(fields), _flag(fields, "add_special_tokens", False))
 
     def chat_text(self, fields: Mapping[str, Any]) -> str:
         """The prompt text of a chat body, before it is encoded; raises NoTokens."""
-        if self._template is None:
+        if self.template is None:
             raise NoTokens(reasons.NO_TEMPLATE, "the model has no chat template")
         if fields.get("chat_template") is not None:
             raise NoTokens(reasons.CLIENT_TEMPLATE, "the body brings its own chat_template")
-        return self._template.render(
+        return self.template.render(
             fields.get("messages"),
             tools=fields.get("tools"),
             add_generation_prompt=_flag(fields, "add_generation_prompt", True),
@@ -77,6 +108,10 @@ class Tokenizer:
 
     def completion(self, fields: Mapping[str, Any]) -> Int32Array:
         """Token ids of a completion body; of several prompts the longest start that all share (FC-24). Raises NoTokens."""
+        return self._ids(self.read_completion(fields))
+
+    def read_completion(self, fields: Mapping[str, Any]) -> PromptText | Int32Array:
+        """The prompt text of a completion body, or ids where it brings them or holds several prompts; raises NoTokens."""
         given = _given_ids(fields, self.vocab_size)
         if given is not None:
             return given
@@ -84,30 +119,35 @@ class Tokenizer:
         prompt = fields.get("prompt")
         add_special_tokens = _flag(fields, "add_special_tokens", True)
         if isinstance(prompt, str):
-            return self.text(prompt, add_special_tokens=add_special_tokens)
+            return PromptText(prompt, add_special_tokens)
         if not isinstance(prompt, list) or not prompt:
             raise NoTokens(reasons.SHAPE, f"prompt must be a text, or a list that is not empty, got {prompt!r:.40}")
         if isinstance(prompt[0], int):
             return _ids(prompt, self.vocab_size, "prompt")
         if all(isinstance(item, str) for item in prompt):
-            return _shared_start(self._encoder.encode_all(prompt, add_special_tokens=add_special_tokens))
+            return _shared_start(self.encoder.encode_all(prompt, add_special_tokens=add_special_tokens))
         return _shared_start([_ids(item, self.vocab_size, f"prompt[{number}]") for number, item in enumerate(prompt)])
+
+    def _ids(self, prompt: PromptText | Int32Array) -> Int32Array:
+        if isinstance(prompt, PromptText):
+            return self.text(prompt.text, add_special_tokens=prompt.add_special_tokens)
+        return prompt
 
     def text(self, text: str, *, add_special_tokens: bool = True) -> Int32Array:
         """Token ids of a text, int32 [n]."""
-        return self._encoder.encode(text, add_special_tokens=add_special_tokens)
+        return self.encoder.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """The text of ids."""
-        return self._encoder.decode(ids, skip_special_tokens=skip_special_tokens)
+        return self.encoder.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def id_of(self, token: str) -> int | None:
         """The id of a token's text, None where the vocabulary lacks it."""
-        return self._encoder.id_of(token)
+        return self.encoder.id_of(token)
 
     def estimate_s(self, characters: int) -> float:
         """Seconds that encoding so many characters should take here; below about a millisecond it may run on the loop."""
-        return self._encoder.estimate_s(characters)
+        return self.encoder.estimate_s(characters)
 
 
 def _id_of(encoder: Encoder, token: str | None) -> int | None:

@@ -7,7 +7,7 @@ does not escape HTML. Any difference here shows up as a prompt that matches noth
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
@@ -37,6 +37,8 @@ class ChatTemplate:
             self._keep_parts = {name: _loops_over_parts(environment.parse(source)) for name, source in sources.items()}
         except jinja2.TemplateSyntaxError as error:
             raise NoTokens(reasons.NO_TEMPLATE, f"chat template line {error.lineno}: {error.message}") from error
+        self.source = sources.get("default")
+        self._sources = tuple(sources.values())
         self._keep_developer = {name: "developer" in source for name, source in sources.items()}
         self._special_tokens = dict(special_tokens)
 
@@ -72,6 +74,26 @@ class ChatTemplate:
         variables = {**self._special_tokens, "documents": None, "add_generation_prompt": add_generation_prompt, **(options or {})}
         text = self._run(name, {**variables, "messages": chat, "tools": tools})
         return text if ending is None else _cut_after(text, ending)
+
+    def plain(self, roles: Sequence[str], contents: Sequence[str]) -> str:
+        """The prompt text of messages that are a role and a text, with the very objects given; every option at its default."""
+        keep_parts = self._keep_parts["default"]
+        chat = [
+            {"role": role, "content": [{"type": "text", "text": content}] if keep_parts else content}
+            for role, content in zip(roles, contents, strict=True)
+        ]
+        variables = {**self._special_tokens, "documents": None, "add_generation_prompt": True}
+        return self._run("default", {**variables, "messages": chat, "tools": None})
+
+    @property
+    def reads_clock(self) -> bool:
+        """Whether the same messages may give another text later."""
+        return any("strftime_now" in source for source in self._sources)
+
+    def syntax(self) -> jinja2.nodes.Template:
+        """The default template's syntax tree."""
+        assert self.source is not None
+        return _environment().parse(self.source)
 
     def _run(self, name: str, variables: Mapping[str, object]) -> str:
         try:

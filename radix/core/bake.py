@@ -11,6 +11,7 @@ import time
 
 from radix.core.entries import load
 from radix.core.jit import default_cache, version
+from radix.core.keyed import load_keyed
 
 
 def main() -> int:
@@ -20,7 +21,8 @@ def main() -> int:
     started = time.monotonic()
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        load()
+        load_keyed()
+        load()  # last: it marks the folder as whole
     sys.stderr.write(f"index code in {folder}: {time.monotonic() - started:.1f} s\n")
     return 0
 

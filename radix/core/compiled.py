@@ -8,7 +8,6 @@ from __future__ import annotations
 import mmap
 import secrets
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +60,7 @@ from radix.core.layout import (
 )
 from radix.core.matcher import Matcher
 from radix.core.memory import Memory
+from radix.core.naming import root_key
 from radix.core.trimming import trim
 from radix.errors import RadixError
 from radix.match import TIERS, Int32Array
@@ -75,11 +75,11 @@ class CompiledTree:
     """A token tree in one mapping. Writers: one thread."""
 
     def __init__(
-        self, *, holders: int = 64, name: str | None = None, huge_pages: bool = True, jit_folder: Path | None = None
+        self, *, holders: int = 64, shared: bool = False, huge_pages: bool = True, jit_folder: Path | None = None
     ) -> None:
-        """holders: room to start with, more comes by itself. name: shared memory that `Matcher` objects elsewhere may open."""
+        """holders: room to start with, more comes by itself. shared: other processes may read it (`SharedMatcher`)."""
         self._entries = load(jit_folder)
-        self.memory = Memory(name, huge_pages=huge_pages)
+        self.memory = Memory(shared=shared, huge_pages=huge_pages)
         self._base = self.memory.base
         self._header = self.memory.words(0, 512)
         self._ledger_words = self.memory.words(LEDGERS, MAX_LEDGERS * _LINE >> 3)
@@ -97,12 +97,7 @@ class CompiledTree:
 
     def root(self, namespace: bytes, grain: int, group: int = 0, *, make: bool = True) -> int:
         """The root of a namespace key, block size and group; 0 when there is none and none is to be made."""
-        if not 0 < grain < 1 << 16:
-            raise RadixError(f"block_tokens must be in 1..65535, got {grain}")
-        key = np.zeros(16, np.int32)
-        key[:8] = np.frombuffer(blake2b(namespace, digest_size=32).digest(), np.int32)
-        key[8:10] = grain, group
-        found = self._entries.root(self._base, key, int(make))
+        found = self._entries.root(self._base, root_key(namespace, grain, group), int(make))
         if make and not found:
             raise RadixError("the index is full: no room for a root")
         if found:

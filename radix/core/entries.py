@@ -21,7 +21,7 @@ from radix.core.evicting import evict_leaves, sweep_handles
 from radix.core.handles import copies_in, depth_in, ledger_at, node_in, reference
 from radix.core.ingest import ingest
 from radix.core.jit import default_cache, entry, mark_whole
-from radix.core.layout import ENTRY, GONE, LEDGER_TABLE, ROOT, ROOT_KEY_WORDS, SEED, WORDS
+from radix.core.layout import ENTRY, GONE, LEDGER_TABLE, ROOT, ROOT_KEY_WORDS, SEED
 from radix.core.nodes import climb, dereference, node_at
 from radix.core.placing import forget_member, place_path
 from radix.core.reader import best_holder, fill_depths, fill_pairs, match_rows
@@ -150,7 +150,7 @@ def _depths(base: int, scratch: int, root: int, grain: int, tokens: Int32Array, 
     answer = match_rows(base, scratch, root, grain, data_of(tokens), len(tokens))
     if answer > 0:
         rows = shift_right(answer, 32)
-        fill_depths(scratch, rows, load_64(base + WORDS), grain, data_of(depths), depths.shape[0], depths.shape[1])
+        fill_depths(scratch, rows, grain, data_of(depths), depths.shape[0], depths.shape[1])
     return answer
 
 
@@ -159,7 +159,7 @@ def _pairs(base: int, scratch: int, root: int, grain: int, tokens: Int32Array, o
     if answer <= 0:
         return answer
     half = len(out) >> 1
-    return fill_pairs(scratch, shift_right(answer, 32), load_64(base + WORDS), data_of(out), data_of(out) + half * 8)
+    return fill_pairs(scratch, shift_right(answer, 32), data_of(out), data_of(out) + half * 8)
 
 
 @dataclass(frozen=True, slots=True)

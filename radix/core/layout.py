@@ -76,6 +76,7 @@ NODE_LIMIT = 256  # numbers below this fit into the region
 EMPTIED = 304  # roots that lost their last child since the writer looked: how often
 ARENA_ROOM = 312  # stores let the top rise to here
 BUDGET = 320  # bytes
+HEARTBEAT = 384  # when the writer last said that it lives, nanoseconds of the monotonic clock; 0 where it does not
 FREE_CLASSES = 512  # bit k: list k of free runs has any
 CLASS_WORDS = 4
 FREE_HEADS = 2048  # by class; the unit, 0 = none
@@ -130,7 +131,8 @@ SCRATCH_WIDTH = 0  # member words it has room for: WORDS * TIERS_USED
 SCRATCH_LOAD = 1  # address of int64 load by holder, 0 = none
 SCRATCH_NODE = 2  # the deepest node of the last walk
 SCRATCH_STAMPS = 3  # not 0: matches write clocks
-SCRATCH_WANTED = 4  # member words to look at, then those still alive, then those of the node, then rows
+SCRATCH_WORDS = 4  # WORDS as it was when the width was taken: the tree may have grown since the walk
+SCRATCH_WANTED = 5  # member words to look at, then those still alive, then those of the node, then rows
 
 CLOCK_BYTES = 4
 CLOCK_LIMIT = (1 << 32) - 1
@@ -155,3 +157,5 @@ GAVE_UP = -1
 WIDENED = -2  # the scratch is too small by now
 ODD_TRIES = 200_000
 WALK_TRIES = 1_000
+SHARED_ODD_TRIES = 400_000  # some 0.1 ms: the writer is in another process and may be dead
+SHARED_WORK = 8_192  # blocks walked in vain

@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from radix.core.entries import Entries, Int64Array
-from radix.core.layout import MAGIC, MARK, SCRATCH_LOAD, SCRATCH_STAMPS, SCRATCH_WANTED, SCRATCH_WIDTH, TIERS_USED, WIDENED, WORDS
+from radix.core.layout import (
+    MAGIC,
+    MARK,
+    SCRATCH_LOAD,
+    SCRATCH_STAMPS,
+    SCRATCH_WANTED,
+    SCRATCH_WIDTH,
+    SCRATCH_WORDS,
+    TIERS_USED,
+    WIDENED,
+    WORDS,
+)
 from radix.core.memory import Memory
 from radix.errors import RadixError
 from radix.match import TIERS, Int32Array
@@ -24,7 +35,7 @@ class Matcher:
         self._entries = entries
         self._header = memory.words(0, 64)
         if int(self._header[MAGIC >> 3]) != MARK:
-            raise RadixError(f"memory {memory.name} holds no tree of this version")
+            raise RadixError("the memory holds no tree of this version")
         self._load = np.zeros(0, np.int64)
         self._wanted: tuple[int, ...] | None = None
         self._fit()
@@ -106,7 +117,7 @@ class Matcher:
         width = self._words * self._tiers
         rows = 64 * width + 1
         self._scratch = np.zeros(SCRATCH_WANTED + 3 * width + rows * (1 + width), np.int64)
-        self._scratch[SCRATCH_WIDTH] = width
+        self._scratch[SCRATCH_WIDTH], self._scratch[SCRATCH_WORDS] = width, self._words
         self._scratch[SCRATCH_STAMPS] = int(self._stamping)
         self._scratch[SCRATCH_LOAD] = self._load.ctypes.data if len(self._load) >= self.room else 0
         self._address = int(self._scratch.ctypes.data)

@@ -29,6 +29,7 @@ from radix.core.layout import (
     SCRATCH_STAMPS,
     SCRATCH_WANTED,
     SCRATCH_WIDTH,
+    SCRATCH_WORDS,
     STRIDE,
     TIERS_USED,
     WALK_TRIES,
@@ -164,7 +165,7 @@ def best_holder(base: int, scratch: int, root: int, grain: int, tokens: int, cou
     if answer <= 0:
         return answer
     width = load_64(scratch + 8 * SCRATCH_WIDTH)
-    words = load_64(base + WORDS)
+    words = load_64(scratch + 8 * SCRATCH_WORDS)
     row = rows_at(scratch) + ((answer >> 32) - 1) * (8 + 8 * width)
     load = load_64(scratch + 8 * SCRATCH_LOAD)
     best, least = -1, 0
@@ -185,9 +186,9 @@ def best_holder(base: int, scratch: int, root: int, grain: int, tokens: int, cou
 
 
 @inner
-def fill_depths(scratch: int, rows: int, words: int, grain: int, depths: int, holders: int, tiers: int) -> None:
+def fill_depths(scratch: int, rows: int, grain: int, depths: int, holders: int, tiers: int) -> None:
     """Write tokens per (holder, tier) into an int32 matrix, keeping what is deeper; tiers not in use get the same."""
-    width = load_64(scratch + 8 * SCRATCH_WIDTH)
+    width, words = load_64(scratch + 8 * SCRATCH_WIDTH), load_64(scratch + 8 * SCRATCH_WORDS)
     row = rows_at(scratch)
     for _ in range(rows):
         matched = load_64(row) * grain
@@ -216,9 +217,9 @@ def _raise_to(at: int, first: int, last: int, matched: int) -> None:
 
 
 @inner
-def fill_pairs(scratch: int, rows: int, words: int, holders: int, depths: int) -> int:
+def fill_pairs(scratch: int, rows: int, holders: int, depths: int) -> int:
     """Write (holder, depth in blocks) on the fastest tier as two int64 arrays; returns how many."""
-    width = load_64(scratch + 8 * SCRATCH_WIDTH)
+    width, words = load_64(scratch + 8 * SCRATCH_WIDTH), load_64(scratch + 8 * SCRATCH_WORDS)
     row = rows_at(scratch)
     count = 0
     for _ in range(rows):

@@ -52,6 +52,8 @@ def test_the_schema_knows_every_setting() -> None:
     assert config.keys() == set(Settings.__struct_fields__) - WRITTEN_BY_THE_CHART
     assert config["limits"]["properties"].keys() == set(type(Settings().limits).__struct_fields__)
     assert config["health"]["properties"].keys() == set(type(Settings().health).__struct_fields__)
+    caches = config["tokenizer_caches"]["properties"]
+    assert caches.keys() == set(type(Settings().tokenizer_caches).__struct_fields__)
     assert config["policy"]["enum"] == list(get_args(PolicyName))
     external = properties["replicas"]["properties"]["external"]["items"]["properties"]
     assert external.keys() == set(ReplicaSettings.__struct_fields__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,9 @@ from gateway.config import Settings, settings_from
 from gateway.plane import DataPlane
 from gateway.prompt import PromptTokenizer
 from gateway.request import TrafficCounts
+from gateway.tokenize.cached import CacheCounts, Draft, Hole
+from gateway.tokenize.lift import LiftedStrings
+from gateway.tokenize.prompt import PromptText
 from radix.match import Int32Array
 from tests.fakes.placer import FakePlacer
 
@@ -25,14 +28,40 @@ class FakeTokenizer:
     def __init__(self, seconds: float = 0.0, work: Callable[[], None] = lambda: None) -> None:
         self.seconds = seconds
         self.work = work
+        self.counts = CacheCounts()
 
-    def chat(self, fields: Mapping[str, Any]) -> Int32Array:
-        self.work()
-        return np.arange(1, 6, dtype=np.int32)
+    reads_clock = False
+    lifted: LiftedStrings | None = None
 
-    def completion(self, fields: Mapping[str, Any]) -> Int32Array:
+    def planned(self, fields: Mapping[str, Any]) -> Draft | None:
+        return None
+
+    def reads_here(self, fields: Mapping[str, Any], body_bytes: int, *, chat: bool) -> bool:
+        return True
+
+    def read(self, fields: Mapping[str, Any], *, chat: bool) -> PromptText:
+        return PromptText("chat" if chat else "completion", False)
+
+    def cut(self, prompt: PromptText | Int32Array) -> Draft:
+        assert isinstance(prompt, PromptText)
+        return Draft([None], [Hole(0, None, prompt.text)], len(prompt.text))
+
+    def encode(self, holes: Sequence[Hole]) -> list[Int32Array]:
         self.work()
-        return np.arange(1, 4, dtype=np.int32)
+        return [np.arange(1, 6 if hole.text == "chat" else 4, dtype=np.int32) for hole in holes]
+
+    def remember(self, hole: Hole, ids: Int32Array) -> None:
+        pass
+
+    def joined(self, draft: Draft) -> Int32Array:
+        assert draft.parts[0] is not None
+        return draft.parts[0]
+
+    def whole(self, fields: Mapping[str, Any], *, chat: bool) -> Int32Array:
+        return self.encode(self.cut(self.read(fields, chat=chat)).holes)[0]
+
+    def drop(self) -> None:
+        pass
 
     def estimate_s(self, characters: int) -> float:
         return self.seconds

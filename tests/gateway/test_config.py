@@ -15,6 +15,7 @@ from gateway.config import (
     RedisSettings,
     ReplicaSettings,
     Settings,
+    TokenizerCaches,
     load_settings,
     parse_replica,
     settings_as_data,
@@ -53,6 +54,9 @@ def test_a_file_becomes_settings_and_the_rest_keeps_its_defaults(tmp_path: Path)
         ("- 1", ["the top level"]),
         ("policy: cost\npolicy: round_robin", ["policy", "twice", "line 2"]),
         ("[" * 3000, ["not valid YAML"]),
+        ("tokenizer_caches: {budget_mib: 0}", ["tokenizer_caches.budget_mib", "got 0"]),
+        ("tokenizer_caches: {plan: sometimes}", ["tokenizer_caches.plan", "'sometimes'"]),
+        ("tokenizer_caches: {plans: true}", ["tokenizer_caches", "plans"]),
         ("health: {timeout_s: .inf}", ["health.timeout_s", "inf"]),
         ("replicas: [{url: 'http://a', name: 'a b'}]", ["replicas[0].name", "'a b'"]),
     ],
@@ -177,6 +181,6 @@ def test_every_setting_is_in_the_reference() -> None:
     def names(struct: type[msgspec.Struct]) -> list[str]:
         return [field.name for field in msgspec.structs.fields(struct)]
 
-    for struct in (Settings, Listen, Limits, ReplicaSettings, Health, RedisSettings):
+    for struct in (Settings, Listen, Limits, ReplicaSettings, Health, RedisSettings, TokenizerCaches):
         missing = [name for name in names(struct) if f"`{name}`" not in text and f"`{name}[]`" not in text]
         assert not missing, f"docs/configuration.md does not name {missing} of {struct.__name__}"

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.choose.rates import Rates
 from gateway.errors import ConfigError
-from gateway.fleet import Address, Fleet
+from gateway.fleet import Address, Fleet, Load
 from radix.index import Index
 
 
@@ -65,3 +65,30 @@ def test_ranks_are_holders_of_their_own() -> None:
     assert fleet.view.in_flight[first] == 0
     assert fleet.view.in_flight[second] == 1
     assert fleet.by_holder[second] == (replica, 1)
+
+
+def test_what_other_workers_gave_counts_in_prices_and_not_as_our_own() -> None:
+    """FC-25: loads are given back exactly, whatever is heard of others meanwhile."""
+    fleet = Fleet(Index(), Rates())
+    holder = fleet.add("a", Address.parse("http://a:1"), dialect="openai").holders[0]
+    fleet.load(holder, requests=1, queued_tokens=100)
+    alone_s = fleet.view.wait_s[holder]
+    fleet.set_elsewhere({holder: Load(2, 300, 4)})
+    assert fleet.view.wait_s[holder] == pytest.approx(4 * alone_s)
+    assert (fleet.view.in_flight[holder], fleet.view.decode_load[holder]) == (3, 4)
+    assert fleet.own_load(holder) == Load(1, 100, 0)
+    fleet.set_elsewhere({holder: Load(1, 0, 0)})
+    fleet.load(holder, requests=-1, queued_tokens=-100)
+    assert fleet.own_load(holder) == Load()
+    fleet.set_elsewhere({})
+    assert (fleet.view.in_flight[holder], fleet.view.queued_tokens[holder], fleet.view.decode_load[holder]) == (0, 0, 0)
+
+
+def test_a_number_given_again_starts_without_what_others_gave_the_old_one() -> None:
+    """FC-14."""
+    fleet = Fleet(Index(), Rates())
+    holder = fleet.add("a", Address.parse("http://a:1"), dialect="openai").holders[0]
+    fleet.set_elsewhere({holder: Load(2, 300, 4)})
+    fleet.remove("a")
+    assert fleet.add("b", Address.parse("http://b:1"), dialect="openai").holders[0] == holder
+    assert (fleet.own_load(holder), fleet.view.in_flight[holder]) == (Load(), 0)

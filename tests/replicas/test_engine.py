@@ -19,7 +19,7 @@ from replicas.errors import BadRequest, EngineDied, EngineStopped, StepFailed
 from replicas.generation import Generation, RequestHandle
 from replicas.models.load import tiny_model
 from replicas.runner import TorchRunner
-from replicas.sample import Sampling
+from replicas.sampling import Sampling
 from replicas.step import Runner, Slice
 from tests.fakes.runner import FakeRunner, generate
 from tests.replicas.test_blocks import Consumer

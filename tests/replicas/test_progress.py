@@ -6,7 +6,7 @@ from array import array
 
 from replicas.generation import Generation, Output, RequestHandle
 from replicas.progress import Progress
-from replicas.sample import Sampling
+from replicas.sampling import Sampling
 
 
 def letters(ids: list[int]) -> str:

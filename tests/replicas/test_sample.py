@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 import torch
 
-from replicas.sample import Sampler, Sampling, finite_rows
+from replicas.sample import Sampler, finite_rows
+from replicas.sampling import Sampling
 
 LOGITS = torch.tensor([1.0, 3.0, 2.0, -1.0, 2.5])
 

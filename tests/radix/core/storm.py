@@ -31,7 +31,7 @@ CLEARED = 21  # holders from here on are cleared at times, edge by edge and in n
 
 
 @inner
-def _draw(state: Int64Array) -> int:
+def draw(state: Int64Array) -> int:
     """The next number of a xorshift generator."""
     value = state[0]
     value ^= value << 13
@@ -57,7 +57,7 @@ def _write(
     """Store what is not held, remove what is, sometimes clear or evict; ledgers are numbered as holders. Returns how often."""
     done = 0
     while stop[0] == 0 and done < limit:
-        chain, holder = _draw(state) % CHAINS, 1 + _draw(state) % MOVERS
+        chain, holder = draw(state) % CHAINS, 1 + draw(state) % MOVERS
         names, length = data_of(hashes) + chain * BLOCKS * 8, lengths[holder, chain]
         if held[holder, chain] != 0:
             remove_blocks(base, holder, names, length)
@@ -66,16 +66,37 @@ def _write(
             at = data_of(tokens) + chain * BLOCKS * GRAIN * 4
             store_blocks(base, holder, -1, root, GRAIN, 0, names, at, length)
             held[holder, chain] = 1
-        if _draw(state) & 63 == 0:
-            holder = CLEARED + _draw(state) % (MOVERS - CLEARED + 1)
+        if draw(state) & 63 == 0:
+            holder = CLEARED + draw(state) % (MOVERS - CLEARED + 1)
             clear_ledger(base, holder)
             for other in range(CHAINS):
                 held[holder, other] = 0
-        if evict_every != 0 and _draw(state) % evict_every == 0:
+        if evict_every != 0 and draw(state) % evict_every == 0:
             evict_leaves(base, divide(bytes_used(base), 4))
             sweep_handles(base, len(dropped), data_of(dropped))
         done += 1
     return done
+
+
+@inner
+def judge(scratch: int, answer: int, chain: int, allowed: Int64Array, counts: Int64Array) -> None:
+    """Whether the rows of an answer are those of a state that there can be; counts: answers, wrong depths, prompts lost."""
+    counts[0] += 1
+    whole = 0
+    row = rows_at(scratch)
+    for _ in range(answer >> 32):
+        depth = load_64(row)
+        bits = load_64(row + 8)
+        if depth == BLOCKS and bits & 1 != 0:
+            whole = 1
+        while bits != 0:
+            holder = trailing_zeros(bits)
+            bits &= bits - 1
+            wrong = holder > MOVERS or (holder > 0 and shift_right(allowed[holder, chain], depth) & 1 == 0)
+            counts[1] += wrong
+        row += 8 + 8 * load_64(scratch + 8 * SCRATCH_WIDTH)
+    if chain % 4 == 0 and whole == 0:
+        counts[2] += 1
 
 
 def _read(
@@ -94,7 +115,7 @@ def _read(
     done = 0
     while stop[0] == 0 and done < limit:
         done += 1
-        chain = _draw(state) % CHAINS
+        chain = draw(state) % CHAINS
         at = data_of(tokens) + chain * BLOCKS * GRAIN * 4
         if check != 0:
             answer = match_rows(base, scratch, root, GRAIN, at, BLOCKS * GRAIN)
@@ -103,22 +124,7 @@ def _read(
         if answer < 0:
             counts[3] += 1
             continue
-        counts[0] += 1
-        whole = 0
-        row = rows_at(scratch)
-        for _ in range(answer >> 32):
-            depth = load_64(row)
-            bits = load_64(row + 8)
-            if depth == BLOCKS and bits & 1 != 0:
-                whole = 1
-            while bits != 0:
-                holder = trailing_zeros(bits)
-                bits &= bits - 1
-                wrong = holder > MOVERS or (holder > 0 and shift_right(allowed[holder, chain], depth) & 1 == 0)
-                counts[1] += wrong
-            row += 8 + 8 * load_64(scratch + 8 * SCRATCH_WIDTH)
-        if chain % 4 == 0 and whole == 0:
-            counts[2] += 1
+        judge(scratch, answer, chain, allowed, counts)
     return done
 
 
@@ -134,15 +140,16 @@ class Outcome:
     evicted: int
 
 
-class Storm:
-    """The tree, what is in it, and the compiled loops."""
+class Scenario:
+    """Chains, what each holder stores of them, and the depths that may be seen; the same in every process.
+
+    tokens: int32 [chains, blocks * grain]; hashes: int64 [chains, blocks]; lengths, allowed: int64 [holders, chains].
+    """
 
     def __init__(self, *, evict_every: int = 0) -> None:
         """evict_every: among how many operations there is one eviction of a quarter, 0 for none."""
         self.evict_every = evict_every
         chance = np.random.default_rng(5)
-        self.tree = CompiledTree(holders=64, huge_pages=False)
-        self.root = self.tree.root(b"storm", GRAIN)
         self.tokens = chance.integers(0, 128_000, (CHAINS, BLOCKS * GRAIN)).astype(np.int32)
         self.hashes = chance.integers(1, 2**62, (CHAINS, BLOCKS))
         for chain in range(CHAINS):
@@ -160,6 +167,23 @@ class Storm:
                 depths |= set(range(BLOCKS + 1)) if holder >= CLEARED else set()
                 depths |= self._ends(chain, depths) if evict_every else set()
                 self.allowed[holder, chain] = sum(1 << depth for depth in depths)
+
+    def _ends(self, chain: int, depths: set[int]) -> set[int]:
+        """Where edges of a chain may end, up to the deepest of these depths."""
+        group = chain // 4 * 4
+        ends = {int(each) for each in self.lengths[1:, chain]} | {SHARED}
+        ends |= {min(SHARED, int(each)) for each in self.lengths[1:, group : group + 4].reshape(-1)}
+        return {end for end in ends if end <= max(depths)}
+
+
+class Storm(Scenario):
+    """The tree, what is in it, and the compiled loops."""
+
+    def __init__(self, *, evict_every: int = 0, shared: bool = False) -> None:
+        """evict_every: see `Scenario`. shared: other processes may read the tree."""
+        super().__init__(evict_every=evict_every)
+        self.tree = CompiledTree(holders=64, shared=shared, huge_pages=False)
+        self.root = self.tree.root(b"storm", GRAIN)
         assert [self.tree.open(holder) for holder in range(MOVERS + 1)] == list(range(MOVERS + 1))
         for chain in range(0, CHAINS, 4):
             self.tree.store(0, self.root, GRAIN, self.hashes[chain].astype(np.uint64), self.tokens[chain])
@@ -169,13 +193,6 @@ class Storm:
         reading = number(number, number, number, prompts, table, longs, longs, number, number, longs)
         self._write = entry(_write, writing, default_cache(), nogil=True)
         self._read = entry(_read, reading, default_cache(), nogil=True)
-
-    def _ends(self, chain: int, depths: set[int]) -> set[int]:
-        """Where edges of a chain may end, up to the deepest of these depths."""
-        group = chain // 4 * 4
-        ends = {int(each) for each in self.lengths[1:, chain]} | {SHARED}
-        ends |= {min(SHARED, int(each)) for each in self.lengths[1:, group : group + 4].reshape(-1)}
-        return {end for end in ends if end <= max(depths)}
 
     def blow(self, readers: int, *, check: bool, seconds: float, until_torn: bool = False) -> Outcome:
         """One writer and some readers for a while, or until the first torn answer."""

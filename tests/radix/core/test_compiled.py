@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import uuid
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +10,8 @@ import pytest
 
 from radix.core import jit
 from radix.core.compiled import CompiledTree, as_hashes
-from radix.core.entries import Int64Array, load
+from radix.core.entries import Int64Array
 from radix.core.matcher import Matcher, empty_depths
-from radix.core.memory import Memory
 from radix.errors import RadixError
 from radix.match import Int32Array
 from tests.radix.core.memory_check import check_memory
@@ -184,48 +180,12 @@ def resident_pages() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
 
 
-READER = """
-import sys
-import numpy as np
-from radix.core.entries import load
-from radix.core.matcher import Matcher
-from radix.core.memory import Memory
-name, root = sys.argv[1], int(sys.argv[2])
-padding = np.zeros(1 << 24)  # so that the mapping lands elsewhere
-memory = Memory(name, create=False, huge_pages=False)
-matcher = Matcher(memory, load())
-tokens = np.random.default_rng(1).integers(0, 128_000, 48).astype(np.int32)
-print(matcher.holders(root, 16, tokens), matcher.best(root, 16, tokens))
-"""
-
-
-def test_another_process_reads_shared_memory() -> None:
-    name = f"trunkline-test-{uuid.uuid4().hex}"
-    tree = CompiledTree(name=name, huge_pages=False)
-    try:
-        root = tree.root(b"model", GRAIN)
-        tree.store(tree.open(2), root, GRAIN, as_hashes([1, 2, 3]), prompt(3))
-        tree.store(tree.open(70), root, GRAIN, as_hashes([1, 2]), prompt(3)[: 2 * GRAIN])
-        command = [sys.executable, "-c", READER, name, str(root)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=Path(jit.__file__).parents[2])
-        assert done.stdout.strip() == "{70: 2, 2: 3} (2, 3)"
-    finally:
-        tree.memory.unlink()
-
-
 def test_a_matcher_notices_that_nodes_grew_wider(tree: CompiledTree, root: int) -> None:
     tree.store(tree.open(0), root, GRAIN, as_hashes([1]), prompt(1))
     other = tree.new_matcher()
     tree.open(200)
     assert other.rows(root, GRAIN, prompt(1)) == [(1, 1)]
     assert isinstance(other, Matcher)
-
-
-def test_shared_memory_needs_a_plain_name_that_is_free() -> None:
-    with pytest.raises(RadixError, match="plain file name"):
-        Memory("a/b")
-    with pytest.raises(RadixError, match="cannot map"):
-        Memory(f"trunkline-test-{uuid.uuid4().hex}", create=False)
 
 
 def test_numbers_that_name_nothing_are_refused(tree: CompiledTree, root: int) -> None:
@@ -247,16 +207,6 @@ def test_numbers_that_name_nothing_are_refused(tree: CompiledTree, root: int) ->
     with pytest.raises(RadixError, match=r"block_tokens must be in 1\.\.65535, got 0"):
         tree.root(b"model", 0)
     assert tree.sizes().handles == 0
-
-
-def test_memory_of_something_else_is_not_read() -> None:
-    name = f"trunkline-test-{uuid.uuid4().hex}"
-    memory = Memory(name, huge_pages=False)
-    try:
-        with pytest.raises(RadixError, match="holds no tree"):
-            Matcher(memory, load())
-    finally:
-        memory.unlink()
 
 
 def test_machine_code_is_kept_under_a_name_of_all_that_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Gateways of several processes."""
