@@ -49,13 +49,13 @@ class Watched(serving.Gateway):
         super().__init__(settings)
         self._faults = Faults()
 
-    async def start(self) -> tuple[int, int]:
+    async def start(self, **options: Any) -> tuple[int, int]:
         """As the gateway's own, with ears."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._faults.in_loop)
         sys.unraisablehook = self._faults.unraisable
         logging.getLogger().addHandler(self._faults)
-        ports = await super().start()
+        ports = await super().start(**options)
         self._questions = loop.create_task(answer_lines(self._answer), name="questions")
         return ports
 
