@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.index_ingest import WAKE_UP, Payloads
 from benchmarks.index_ours import Ours
+from benchmarks.index_text import COUNTED, HOLDERS, PUBLISHED, rates
 from benchmarks.index_workload import CELL_BLOCKS
 
 PEER = "ai-dynamo-runtime==1.6.1"
@@ -27,6 +28,7 @@ SIZES = (8, 64, 512, 2000)
 DEPTHS = (8, 64, 512, 2000)
 FORMS = ("best", "masks", "dict")
 SEED = 11
+TEXT_KEYS = 40_000
 
 
 class Child:
@@ -78,6 +80,7 @@ class Bench:
             self._memory(size)
         self._many_holders()
         self.ingest()
+        self.text()
 
     def _start_peer(self) -> Child:
         return Child([self._peer_python, "-m", "benchmarks.index_peer"])
@@ -142,6 +145,12 @@ class Bench:
             for what in ("ingest", "ingest_single"):
                 name, spent = f"{what}_n{min(size, 64)}", medians[what]
                 self._note(name, theirs / spent, 64, size, payloads.blocks / spent / 1e6, "M blocks/s")
+
+    def text(self) -> None:
+        """Texts into our own history against a published rate, which was measured on another machine."""
+        found = rates(2048, TEXT_KEYS, self._rounds)
+        for name in COUNTED:
+            self._note("text_insert", found[name] / PUBLISHED, HOLDERS, 2048, found[name] / 1e3, f"k/s {name}")
 
     def _memory(self, size: int) -> None:
         workers, blocks = 64, 1_000_000

@@ -150,11 +150,9 @@ class CompiledTree:
         if ledger not in self._ledgers or (above not in self._ledgers and parent is not None):
             raise RadixError(f"no such ledger: {ledger} (parent's: {above})")
         self._known_root(root)
-        answer = FULL
-        while answer == FULL:
+        answer = self._entries.store(self._base, ledger, above, root, grain, name, hashes, tokens)
+        while answer == FULL and self._make_space():
             answer = self._entries.store(self._base, ledger, above, root, grain, name, hashes, tokens)
-            if answer == FULL and not self._make_space():
-                break
         return None if answer == UNKNOWN_PARENT else _stored(answer, len(hashes), grain)
 
     def store_behind(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,7 @@ from radix.core.layout import (
 Header = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """What a store did, in blocks. new: hashes that were not there. rejected: behind a hash of another place, or too deep."""
 
     new: int

@@ -93,13 +93,14 @@ class Engine:
             told |= {"events": self._sockets.events, "replay": self._sockets.replay, "topic": f"kv@{self.name}"}
         return told
 
-    async def live(self, pace: Pace) -> None:
-        """Change and announce, restart and blink; cancelled only between two changes."""
+    async def live(self, pace: Pace, first: str = "") -> None:
+        """Change and announce, restart and blink; cancelled only between two changes. first: what surely happens."""
         self._sockets.trouble = pace.trouble()
         try:
             while True:
                 await asyncio.sleep(self._random.expovariate(pace.batches_per_s))
-                await asyncio.shield(asyncio.create_task(self._step(pace)))
+                await asyncio.shield(asyncio.create_task(self._step(pace, first)))
+                first = ""
         finally:
             async with self._changing:
                 self._sockets.trouble = Trouble()
@@ -115,12 +116,12 @@ class Engine:
             rows = self._cache.rows()
             return {"digest": self._cache.digest().hex(), "blocks": len(rows), "whole": self._sockets.whole, "rows": rows}
 
-    async def _step(self, pace: Pace) -> None:
+    async def _step(self, pace: Pace, fault: str) -> None:
         async with self._changing:
             chance = self._random.random() / pace.faults
-            if chance < pace.restart:
+            if fault == "restart" or chance < pace.restart:
                 await self._restart()
-            elif chance < pace.restart + pace.blink:
+            elif fault == "blink" or chance < pace.restart + pace.blink:
                 self.counts["blinks"] += 1
                 await self._sockets.blink()
             await self._publish(self._change(pace))

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import logging
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import zmq.asyncio
@@ -29,7 +30,9 @@ class Engines:
         """One question of the soak."""
         match question["do"]:
             case "run":
-                self._lives = [asyncio.create_task(engine.live(self._pace)) for engine in self._engines]
+                faults = chain(("restart", "blink"), repeat(""))
+                lives = [engine.live(self._pace, fault) for engine, fault in zip(self._engines, faults, strict=False)]
+                self._lives = [asyncio.create_task(life) for life in lives]
             case "quiet":
                 await self._quiet()
             case "settle":

@@ -16,10 +16,12 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from benchmarks.processes import rss_mib
 from events.apply import Counts
-from gateway import serve as serving
 from gateway.config import Settings, load_settings
+from gateway.serve import Gateway, OwnKnowledge, log_to_stderr, serve_until_signal
 from tests.soak.lines import answer_lines, say
 
 
@@ -42,11 +44,13 @@ class Faults(logging.Handler):
         self.seen.append(f"unraisable: {unraisable.exc_value!r} in {unraisable.object!r}")
 
 
-class Watched(serving.Gateway):
+class Watched(Gateway):
     """A gateway that can be asked about itself."""
 
     def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
+        own = OwnKnowledge(settings)
+        super().__init__(settings, own)
+        self._known = own.index
         self._faults = Faults()
 
     async def start(self, **options: Any) -> tuple[int, int]:
@@ -68,7 +72,7 @@ class Watched(serving.Gateway):
             case "views":
                 return {
                     name: {
-                        "digest": self.index.digest(stream.holder).hex(),
+                        "digest": self._known.digest(stream.holder).hex(),
                         "freshness": stream.freshness.value,
                         "connected": stream.connected,
                     }
@@ -76,7 +80,7 @@ class Watched(serving.Gateway):
                 }
             case "rows":
                 holder = self.fleet.replicas[question["name"]].holders[0]
-                return [(int(block.tier), block.hash, block.copies) for block in self.index.dump(holder)]
+                return [(int(block.tier), block.hash, block.copies) for block in self._known.dump(holder)]
             case other:
                 raise ValueError(f"no such question: {other}")
 
@@ -108,11 +112,17 @@ def _kind(task: asyncio.Task[Any]) -> str:
     return task.get_name().rstrip("0123456789-").split(" e")[0]
 
 
+def announce(data_port: int, control_port: int) -> None:
+    """The first line on stdout."""
+    say({"data_port": data_port, "control_port": control_port})
+
+
 def main(argv: list[str]) -> int:
     """Entry point of `python -m tests.soak.gateway`."""
-    serving.Gateway = Watched  # type: ignore[misc]
     settings = load_settings(Path(argv[1]))
-    return serving.serve(settings, lambda data, control: say({"data_port": data, "control_port": control}))
+    log_to_stderr(settings)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve_until_signal(Watched(settings), announce))
 
 
 if __name__ == "__main__":
