@@ -15,17 +15,22 @@ from gateway.fleet import Address, Fleet, Replica
 from gateway.health import Facts
 from gateway.views import Views
 from radix.changes import Batch, as_tokens
+from radix.core.compiled import CompiledTree
+from radix.flat import FlatTree
 from radix.index import Index
 from tests.fakes.event_queue import BLOCK, FakeQueue, created, removed, stored
 
+pytestmark = pytest.mark.xdist_group("compiled")
 SETTINGS = ReplicaSettings(url="http://127.0.0.1:1")
 
 
 class House:
     """A fleet of one replica, its index and its views."""
 
-    def __init__(self, url: str = "http://127.0.0.1:1", *, ranks: int = 1, api_key: str | None = None) -> None:
-        self.index = Index()
+    def __init__(
+        self, url: str = "http://127.0.0.1:1", *, ranks: int = 1, api_key: str | None = None, budget_bytes: int = 1 << 30
+    ) -> None:
+        self.index = Index(budget_bytes=budget_bytes)
         self.fleet = Fleet(self.index, Rates())
         self.replica: Replica = self.fleet.add("r", Address.parse(url), dialect="openai", ranks=ranks, api_key=api_key)
         self.views = Views(self.fleet, self.index)
@@ -69,6 +74,28 @@ async def test_a_replica_is_followed_where_it_says_and_the_policies_see_how_fres
         same = house.views.stream(house.replica.holders[0])
         await house.views.follow(house.replica, SETTINGS, facts(publisher))
         assert house.views.stream(house.replica.holders[0]) is same
+
+
+async def test_a_view_that_was_trimmed_for_the_byte_budget_is_partial_until_it_begins_anew() -> None:
+    """FC-05: credit of a view that lacks blocks is a lower bound, and policies know it."""
+    house = House(budget_bytes=1 << 20)
+    house.index.work_on(FlatTree(CompiledTree(huge_pages=False)))
+    while house.index.move():
+        pass
+    holder = house.replica.holders[0]
+    with engine() as publisher:
+        await house.views.follow(house.replica, SETTINGS, facts(publisher))
+        await house.until(lambda: house.freshness is Freshness.LIVE)
+        for number in range(30):
+            chain = tuple(range(1000 * number + 1, 1000 * number + 801))
+            publisher.publish([Stored(chain, None, as_tokens(range(number, number + 800 * 32)), 32)])
+        await house.until(lambda: house.index.trimmed(holder) > 0)
+        house.views.refresh()
+        assert house.freshness is Freshness.PARTIAL
+        house.index.clear(holder)
+        house.views.refresh()
+        assert house.freshness is Freshness.LIVE
+    await house.views.stop()
 
 
 async def test_a_replica_that_came_back_elsewhere_is_followed_there_with_an_empty_view(house: House) -> None:
