@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replicas.errors import EngineDied, ReplicaError
 from replicas.machine import machine_memory_bytes
-from replicas.options import endpoint, level, seconds, whole
+from replicas.options import endpoint, exit_status, level, seconds, whole
 
 if TYPE_CHECKING:
     from replicas.serve import ServeSettings
@@ -95,18 +94,9 @@ def _serve_model(settings: ServeSettings, model: str, *, threads: int, dtype: st
     def progress(line: str) -> None:
         typer.echo(line, err=True)
 
-    try:
+    with exit_status(settings.host, settings.port):
         runner = load_runner(model, threads=threads, dtype=dtype, progress=progress)
         serve(settings, runner, load_tokenizer(model, progress), announce)
-    except EngineDied as error:  # not wrong use: whoever watches over the process should start it again
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
-    except ReplicaError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
-    except OSError as error:
-        typer.echo(f"error: --host {settings.host} --port {settings.port}: {error.strerror or error}", err=True)
-        raise typer.Exit(2) from error
     return 0
 
 

@@ -1,11 +1,14 @@
-"""Parsers of command line values that name what they refuse; typer's own do not."""
+"""What the commands of this room share: values that are refused by name, which typer does not do, and how they end."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import typer
+
+from replicas.errors import EngineDied, ReplicaError
 
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -42,3 +45,19 @@ def seconds(text: str) -> float:
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", str(text)):
         raise typer.BadParameter(f"{text!r:.40} is not a number of seconds")
     return float(text)
+
+
+@contextmanager
+def exit_status(host: str, port: int) -> Iterator[None]:
+    """Turn what ends a server into a complaint and an exit status: 1 when its engine died, 2 for wrong use."""
+    try:
+        yield
+    except EngineDied as error:  # whoever watches over the process should start it again
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    except ReplicaError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    except OSError as error:
+        typer.echo(f"error: --host {host} --port {port}: {error.strerror or error}", err=True)
+        raise typer.Exit(2) from error

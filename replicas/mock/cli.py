@@ -14,7 +14,7 @@ import typer
 
 from gateway.errors import NoTokens
 from gateway.tokenize.folder import model_folder
-from replicas.errors import EngineDied, ReplicaError
+from replicas.errors import ReplicaError
 from replicas.mock.cost import StepTimes
 from replicas.mock.faults import KINDS, fault_of_flag
 from replicas.mock.groups import parse_groups
@@ -23,7 +23,7 @@ from replicas.mock.serve import FleetSettings, Ready, serve
 from replicas.mock.settings import DIALECTS, Dialect, MockSettings
 from replicas.mock.tokens import ByteCodec, Codec, write_tokenizer
 from replicas.mock.wire import FORMS
-from replicas.options import level, seconds, whole
+from replicas.options import exit_status, level, seconds, whole
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
@@ -98,7 +98,7 @@ def mock_engine(
     if event_form not in (None, *FORMS):
         raise typer.BadParameter(f"{event_form!r:.40} is not one of {', '.join(FORMS)}", param_hint="--event-form")
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
+    with exit_status(host, port):
         if write_tokenizer_to is not None:
             return _write(write_tokenizer_to)
         engine = MockSettings(
@@ -134,15 +134,6 @@ def mock_engine(
             drain_s=drain,
         )
         serve(fleet, _codec(tokenizer), lambda ready: _announce(ready, fleet, as_json=as_json))
-    except EngineDied as error:  # not wrong use
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
-    except ReplicaError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
-    except OSError as error:
-        typer.echo(f"error: --host {host} --port {port}: {error.strerror or error}", err=True)
-        raise typer.Exit(2) from error
     return 0
 
 
