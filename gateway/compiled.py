@@ -16,6 +16,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+_TRIM_EVERY_S = 30.0
+
+
+async def keep(index: Index) -> None:
+    """Change over, and give back free memory from then on."""
+    await change_over(index)
+    await keep_trimmed(index)
+
+
+async def keep_trimmed(index: Index, every_s: float = _TRIM_EVERY_S) -> None:
+    """Give back free memory now and then, for ever."""
+    while True:
+        await asyncio.sleep(every_s)
+        index.trim()
+
+
 async def change_over(index: Index) -> None:
     """Move an index to the compiled tree, one holder at a time; where that can not be had, say why and stay."""
     try:

@@ -23,11 +23,11 @@ import uvloop
 from aiohttp import web
 
 from events.relay.store import Place
+from gateway import compiled
 from gateway.auth import Keys
 from gateway.check import check_replica
 from gateway.choose.policies import policy_named
 from gateway.choose.rates import Rates
-from gateway.compiled import change_over
 from gateway.config import ReplicaSettings, Settings, TokenizerCaches
 from gateway.control.admin import Admin
 from gateway.control.app import ControlPlane
@@ -64,8 +64,8 @@ class OwnKnowledge:
         return views_of(self._settings, fleet, self.index)
 
     async def keep(self) -> None:
-        """Change over to the compiled tree."""
-        await change_over(self.index)
+        """Change over to the compiled tree, and keep it small."""
+        await compiled.keep(self.index)
 
 
 def views_of(settings: Settings, fleet: Fleet, index: Index) -> Views:

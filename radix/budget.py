@@ -14,6 +14,7 @@ from radix.holder import Holder
 
 LEAST_BYTES = 1 << 20
 _PART = 16  # of the budget that is made free at once, so that giving up is rare
+_SPARE_BYTES = 32 << 20  # kept for what comes next
 _LOOK_EVERY = 4096  # stored blocks, about half a megabyte
 
 
@@ -32,6 +33,12 @@ class Budget:
         """So many blocks were stored; whether it is time to look at the tree's size."""
         self._unseen += blocks
         return self._unseen >= _LOOK_EVERY
+
+    def trim(self) -> None:
+        """Give memory back to the system, where much is free inside."""
+        sizes = self._tree.compiled.sizes()
+        if sizes.reserved_bytes - sizes.bytes > _SPARE_BYTES:
+            self._tree.compiled.trim()
 
     def keep(self, holders: Iterable[Holder]) -> None:
         """Give up what is above the budget. Costs nothing below it, else some nanoseconds for each block of the whole index."""

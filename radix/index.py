@@ -215,6 +215,11 @@ class Index:
         """16 bytes that are equal for equal views, however they came about."""
         return digest_of(self._of(holder))
 
+    def trim(self) -> None:
+        """Give memory that is free inside back to the system; for now and then, since pages have to be found anew when used."""
+        if self._budget is not None:
+            self._budget.trim()
+
     def stats(self) -> IndexStats:
         """Sizes now; costs O(holders)."""
         holders = [holder for holder in self._holders if holder is not None]

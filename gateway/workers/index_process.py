@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from events.redis_source import RedisStream
 from events.types import Freshness
+from gateway.compiled import keep_trimmed
 from gateway.config import Settings
 from gateway.fleet import Fleet
 from gateway.serve import Gateway, views_of
@@ -85,6 +86,7 @@ class IndexProcess:
         """Let workers in and tell them what changes; for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tick(), name="index tick")
+            group.create_task(keep_trimmed(self._index), name="index trim")
             while True:
                 try:
                     visitor = await next_visitor(self._door)

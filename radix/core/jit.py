@@ -1,7 +1,8 @@
 """How functions of this room are compiled, and where the machine code is kept.
 
-A change in a called file does not invalidate the cached code of its callers, so the folder is named by a digest of all sources
-of the room together with the versions of Numba and Python. Only entry points are cached; each carries what it calls.
+Numba's own cache goes by the path of a source, wants to write wherever it reads, and does not see that a called file changed. So
+code is kept in files of our own (`kept`), in a folder that is named by a digest of all sources of the room together with the
+versions of Numba and Python. Only entry points are kept; each carries what it calls.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import llvmlite.binding as host
 import numba
-from numba.core import config as _untyped_config
+from numba.core.registry import cpu_target
+
+from radix.core.kept import Kept, intact, write_whole
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_config: Any = _untyped_config  # its attributes are made at run time
+_MARK = "whole"
 
 
 def inner(function: Function) -> Function:
@@ -44,29 +46,32 @@ def version() -> str:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether everything was compiled into this cache before, for this CPU."""
-    return _mark(folder).exists()
+    """Whether everything was compiled into this cache for this CPU and is still there, so that loading compiles nothing."""
+    place = _place(folder)
+    try:
+        kept = (place / _MARK).read_text().splitlines()
+    except OSError:
+        return False
+    return bool(kept) and all(intact(place / name) is not None for name in kept)
 
 
 def mark_whole(folder: Path) -> None:
     """Say so."""
-    _mark(folder).touch()
+    if not is_whole(folder):  # a baked cache may be read-only
+        place = _place(folder)
+        write_whole(place / _MARK, "\n".join(sorted(file.name for file in place.glob("*.code"))).encode())
 
 
-def _mark(folder: Path) -> Path:
-    cpu = f"{_config.CPU_NAME or host.get_host_cpu_name()} {_config.CPU_FEATURES or host.get_host_cpu_features().flatten()}"
-    return folder / version() / f"whole-{blake2b(cpu.encode(), digest_size=8).hexdigest()}"
+def _place(folder: Path) -> Path:
+    """Where the code for this machine is."""
+    machine = " ".join(cpu_target.target_context.codegen().magic_tuple())
+    return folder / version() / blake2b(machine.encode(), digest_size=8).hexdigest()
 
 
 def entry(function: Function, signature: Any, folder: Path, *, nogil: bool) -> Function:
-    """Compile one entry point for exactly one signature, or take it from the cache."""
-    dispatcher = numba.njit(nogil=nogil, error_model="numpy")(function)
-    before = _config.CACHE_DIR
-    _config.CACHE_DIR = str(folder / version())  # read once, while caching is switched on
-    try:
-        dispatcher.enable_caching()
-    finally:
-        _config.CACHE_DIR = before
+    """Compile one entry point for exactly one signature, or take it from the cache; raises OSError where it cannot be kept."""
+    dispatcher: Any = numba.njit(nogil=nogil, error_model="numpy")(function)
+    dispatcher._cache = Kept(function, _place(folder))
     dispatcher.compile(signature)
     dispatcher.disable_compile()
     return cast(Function, dispatcher)

@@ -6,6 +6,7 @@ from radix.core.layout import ARENA, ARENA_HIGH, ARENA_TOP, CLASS_WORDS, FREE_HE
 from radix.core.memory import Memory
 
 _LARGE_UNITS = 1024  # free runs from 64 KiB up
+_LARGE_CLASS = 64  # the first with such runs, see `arena`
 
 
 def trim(memory: Memory) -> None:
@@ -14,7 +15,7 @@ def trim(memory: Memory) -> None:
     top, high = int(header[ARENA_TOP >> 3]), int(header[ARENA_HIGH >> 3])
     memory.give_back(ARENA + top * UNIT, (high - top) * UNIT)
     header[ARENA_HIGH >> 3] = top
-    for head in header[FREE_HEADS >> 3 :].tolist():
+    for head in header[(FREE_HEADS >> 3) + _LARGE_CLASS :].tolist():
         unit = head
         while unit:
             start = ARENA + unit * UNIT
