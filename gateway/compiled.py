@@ -37,7 +37,7 @@ async def change_over(index: Index) -> None:
     try:
         if not await asyncio.to_thread(_is_compiled):
             log.info("compiling the index: takes some 20 s once, `python -m radix.core.bake` does it beforehand")
-            await _compile()
+            await compile_code()
         tree = await asyncio.to_thread(_new_tree)
     except (RadixError, OSError, RuntimeError, ImportError) as error:
         log.warning("index stays on the slow tree error=%s", error)
@@ -50,7 +50,8 @@ async def change_over(index: Index) -> None:
     log.info("index runs compiled")
 
 
-async def _compile() -> None:
+async def compile_code() -> None:
+    """Fill the cache in a process of its own, which ends with us when we are cancelled. Raises RadixError."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "radix.core.bake", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
     )

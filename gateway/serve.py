@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TIDY_INTERVAL_S = 0.5
+_MEET_LOOKS, _MEET_LOOK_S = 100, 0.02  # for the first replica to answer its health check
 _FETCH_HINT = "; `trunkline model fetch smollm2` brings it"
 
 
@@ -129,6 +130,8 @@ class Gateway:
             await self.add_replica(replica, Address.parse(replica.url))
         port = 0
         if serves:
+            if share_port:
+                await self._meet_a_replica()
             opening = self.plane.start(listen.host, listen.port, share_port=share_port)
             port = await _listening(opening, "", listen.host, listen.port)
         self._runner = web.AppRunner(self.control.app(), access_log=None)
@@ -136,11 +139,34 @@ class Gateway:
         site = web.TCPSite(self._runner, listen.control_host, listen.control_port)
         await _listening(site.start(), "control_", listen.control_host, listen.control_port)
         control_port = int(self._runner.addresses[0][1])
-        self._tasks.append(asyncio.create_task(self._tidy(), name="tidy"))
-        self._tasks.append(asyncio.create_task(self._knowledge.keep(), name="index"))
+        of_several = share_port or not serves
+        self._begin("tidy", self._tidy(), of_several)
+        self._begin("index", self._knowledge.keep(), of_several)
         if self.settings.tokenizer and serves:
-            self._tasks.append(asyncio.create_task(self._load_tokenizer(self.settings.tokenizer), name="tokenizer"))
+            self._begin("tokenizer", self._load_tokenizer(self.settings.tokenizer), of_several)
         return port, control_port
+
+    def _begin(self, name: str, work: Coroutine[None, None, None], of_several: bool) -> None:
+        """Run something beside the requests. of_several: who started this process starts it again when it ends."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if task.cancelled() or (error := task.exception()) is None:
+                return
+            log.error("task died name=%s", name, exc_info=error)
+            if of_several:
+                signal.raise_signal(signal.SIGTERM)  # a process that only looks alive is worse than a new one
+
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(ended)
+        self._tasks.append(task)
+
+    async def _meet_a_replica(self) -> None:
+        """Who shares a port gets requests at once that another process could serve: be of use first, if that is soon."""
+        replicas = self.fleet.replicas
+        for _ in range(_MEET_LOOKS):
+            if not replicas or any(replica.eligible for replica in replicas.values()):
+                return
+            await asyncio.sleep(_MEET_LOOK_S)
 
     async def stop(self) -> None:
         """Drain, then close everything in the reverse order of `start`."""

@@ -15,7 +15,7 @@ from radix.holder import Holder
 LEAST_BYTES = 1 << 20
 _PART = 16  # of the budget that is made free at once, so that giving up is rare
 _SPARE_BYTES = 32 << 20  # kept for what comes next
-_LOOK_EVERY = 4096  # stored blocks, about half a megabyte
+_LOOK_EVERY = 1 << 16  # stored tokens, in blocks of 16 about half a megabyte
 
 
 class Budget:
@@ -32,7 +32,7 @@ class Budget:
     def grew(self, blocks: int) -> bool:
         """So many blocks were stored; whether it is time to look at the tree's size."""
         self._unseen += blocks
-        return self._unseen >= _LOOK_EVERY
+        return self._unseen * self._tree.largest_block >= _LOOK_EVERY
 
     def trim(self) -> None:
         """Give memory back to the system, where much is free inside."""

@@ -26,6 +26,7 @@ class FlatTree:
         self.compiled = compiled
         self.roots: Roots[FlatRoot] = Roots()
         self.shapes: set[tuple[int, int, int]] = set()  # block tokens, group and leading tokens of all roots ever made
+        self.largest_block = 16  # tokens, of all roots ever made; no less, as a small block costs more than its tokens
         self.leads = 0  # roots whose blocks depend on tokens behind them
         self._by_number: dict[int, FlatRoot] = {}
         self._wanted: Members | None = None
@@ -43,6 +44,7 @@ class FlatTree:
             return found
         if key.before is None:
             self.shapes.add((key.block_tokens, key.group, len(key.lead) // TOKEN_BYTES))
+        self.largest_block = max(self.largest_block, key.block_tokens)
         number = self.compiled.root(identity_of(namespace.key(), key), key.block_tokens)
         self._by_number[number] = FlatRoot(namespace, key, key.block_tokens, key.group, number)
         self.leads += bool(key.lead)

@@ -6,7 +6,7 @@ group is taken for full attention and the longest one counts: an upper bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import lcm
 
@@ -14,7 +14,7 @@ from radix.changes import GroupKind, Stored, Tier
 
 _SPARSE = (GroupKind.WINDOW, GroupKind.CHUNK, GroupKind.STATE)
 Has = Callable[[int, int], bool]  # (group, hash): it is there
-Names = Callable[[int], Collection[int]]  # the hashes of a prompt's nth block
+Names = Callable[[int], Iterable[int]]  # the hashes of a prompt's nth block
 
 
 @dataclass(slots=True)

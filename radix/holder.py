@@ -69,11 +69,11 @@ class Holder:
 
     def has(self, group: int, block_hash: int, tier: Tier) -> bool:
         """Whether a block is on a tier or a faster one, with a place or without."""
+        if self.loose.awaits(group, block_hash) and any(self.loose.has(at, group, block_hash) for at in Tier if at <= tier):
+            return True  # where the blocks of sparse groups mostly are
         for ledger in self.ledgers.get(group, ())[: tier + 1]:
             if ledger.find(block_hash) is not None:
                 return True
-        if self.loose.awaits(group, block_hash) and any(self.loose.has(at, group, block_hash) for at in Tier if at <= tier):
-            return True
         return len(self.orphans) > 0 and any(self.orphans.has(at, group, block_hash) for at in Tier if at <= tier)
 
     def uses(self, tier: Tier) -> bool:

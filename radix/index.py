@@ -108,6 +108,8 @@ class Index:
             del self._trees[:-1]
         else:
             move(behind, self._trees[-1])
+            if self._budget is not None:
+                self._budget.keep(self.holders())
         self._lookup.forget()
         return behind is not None
 

@@ -6,7 +6,7 @@ plain model costs one walk per block size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -92,16 +92,16 @@ class Lookup:
         return plan
 
     def _match_hybrids(self, plan: _Plan, tokens: Int32Array, depth: Int32Array) -> bool:
-        walked: list[tuple[_Walk, Int32Array, Sequence[Place]]] = []
+        walked: list[tuple[_Walk, Int32Array, _NamesAlong]] = []
         known = True
         for walk in plan.joint:
             reached = np.zeros((len(depth), TIERS), np.int32)
             known &= walk.tree.depths(walk.root, tokens, walk.members, reached)
-            walked.append((walk, reached, walk.tree.places_along(walk.root, tokens)))
+            walked.append((walk, reached, _NamesAlong(walk.tree.places_along(walk.root, tokens))))
         for owner in plan.hybrids:
             mine = [
-                (walk.root.group, walk.root.block_tokens, reached[owner.number].tolist(), _names_along(owner, places))
-                for walk, reached, places in walked
+                (walk.root.group, walk.root.block_tokens, reached[owner.number].tolist(), names.of(owner))
+                for walk, reached, names in walked
                 if walk.tree is owner.tree and walk.root.group in owner.groups.credit
             ]
             depth[owner.number] = _servable_by(owner, mine)
@@ -135,13 +135,27 @@ def _servable_by(owner: Holder, walked: list[tuple[int, int, list[int], Names]])
     return depths
 
 
-def _names_along(owner: Holder, places: Sequence[Place]) -> Names:
-    """Looks up the hashes of single blocks; few are asked for, and those for every tier."""
-    known: dict[int, tuple[int, ...]] = {}
+class _NamesAlong:
+    """The hashes of a prompt's blocks, for one holder after the other.
 
-    def names(at: int) -> tuple[int, ...]:
-        if at not in known:
-            known[at] = owner.names(places[at])
-        return known[at]
+    Replicas of one engine mostly name a block alike, so the names that were found for others are tried first: a name that a
+    holder has in one of its groups is not its name of another block. Its own cost a look-up of the block's place.
+    """
 
-    return names
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._places = places
+        self._seen: dict[int, tuple[int, ...]] = {}
+
+    def of(self, owner: Holder) -> Names:
+        """Names by number of the block, those of others first."""
+        own: dict[int, tuple[int, ...]] = {}
+
+        def names(at: int) -> Iterator[int]:
+            seen = self._seen.get(at, ())
+            yield from seen
+            if at not in own:
+                own[at] = owner.names(self._places[at])
+                self._seen[at] = tuple(dict.fromkeys((*seen, *own[at])))
+            yield from own[at]
+
+        return names

@@ -28,7 +28,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 @app.command(
     epilog="Example: TRUNKLINE_REDIS_URL=redis://redis:6379 "
-    "trunkline relay --replica a=tcp://10.0.0.1:5557,tcp://10.0.0.1:5558,ranks=2"
+    "trunkline relay --replica a=tcp://10.0.0.1:5557,tcp://10.0.0.1:5657,ranks=2"
 )
 def relay_command(
     replica: Annotated[

@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 import uvloop
 
+from gateway.compiled import compile_code
 from gateway.config import Settings
 from gateway.errors import ConfigError
 from gateway.serve import Gateway, log_to_stderr, serve_until_signal
@@ -63,12 +64,24 @@ async def _index(job: Job, door: socket.socket) -> int:
 
     if not is_whole(default_cache()):  # by a process of its own: some 20 s of computing, in which this one could not be stopped
         log.info("compiling the index: takes some 20 s once, `python -m radix.core.bake` does it beforehand")
-        baking = await asyncio.create_subprocess_exec(sys.executable, "-m", "radix.core.bake", stderr=asyncio.subprocess.DEVNULL)
-        if await baking.wait():
-            raise ConfigError("the index cannot be compiled: `python -m radix.core.bake` says why")
+        if not await _compiled():
+            return 0
     from gateway.workers.index_process import IndexProcess
 
     return await serve_until_signal(IndexProcess(job.settings, door).gateway, _announce, serves=False)
+
+
+async def _compiled() -> bool:
+    """Compile; False when a signal came first, and then no compiler is left behind (FC-57). Raises RadixError."""
+    loop, compiling = asyncio.get_running_loop(), asyncio.ensure_future(compile_code())
+    loop.add_signal_handler(signal.SIGTERM, compiling.cancel)
+    try:
+        await compiling
+    except asyncio.CancelledError:
+        return False
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+    return True
 
 
 async def _worker(job: Job, door: socket.socket) -> int:

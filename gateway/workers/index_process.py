@@ -40,7 +40,7 @@ from radix.directory import Directory, directory_of
 from radix.flat import FlatTree
 from radix.index import Index
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("gateway.workers.index_process")  # it is run as a module
 
 _TICK_S = 0.05
 _TELL_S = 1.0  # counters, also when nothing else changed

@@ -90,3 +90,27 @@ def test_a_budget_too_small_to_work_with_is_refused() -> None:
     index = Index(budget_bytes=1000)
     with pytest.raises(RadixError, match="budget_bytes must be at least 1048576, got 1000"):
         index.work_on(FlatTree(CompiledTree(huge_pages=False)))
+
+
+def test_views_that_are_moved_are_trimmed_at_once() -> None:
+    """FC-14: the plain tree has no budget; the tree its views are moved to keeps it although nothing more is stored."""
+    index = Index(budget_bytes=MIB)
+    holders = [index.holder(name, 0, model="m") for name in "abcd"]
+    for holder in holders:
+        for number in range(100):
+            apply(index, holder, store(number + 1000 * holder))
+    tree = FlatTree(CompiledTree(huge_pages=False))
+    index.work_on(tree)
+    while index.move():
+        assert tree.compiled.bytes_used <= MIB
+    assert sum(index.trimmed(holder) for holder in holders) == index.stats().evicted > 0
+    check_shape(index)
+
+
+def test_large_blocks_are_looked_at_as_often_as_their_tokens_ask(index: Index) -> None:
+    a, most = index.holder("a", 0, model="m"), 0
+    for number in range(100):
+        hashes = tuple(range(number * 1000, number * 1000 + 40))
+        apply(index, a, Stored(hashes, None, np.arange(number, number + 40 * 1024, dtype=np.int32), 1024))
+        most = max(most, index.stats().bytes)
+    assert 3 * MIB < most < 5 * MIB

@@ -51,7 +51,7 @@ class Soak:
             await self._agree("start", 90 + self._args.history / 20, whole=True)
             self._say("all views are whole")
             await self._cycles(traffic)
-            sample = await self._gateway.ask("sample", collect=True)
+            sample = await self._gateway.ask("sample", quiet=True)
         finally:
             await traffic.close()
             statuses = [await self._gateway.stop(terminate=True)]
@@ -69,18 +69,19 @@ class Soak:
             until = min(time.monotonic() + self._args.cycle, end)
             while (left := until - time.monotonic()) > 0:
                 await asyncio.sleep(min(left, _SAMPLE_S))
-                sample = await self._gateway.ask("sample", collect=False)
+                sample = await self._gateway.ask("sample", quiet=False)
                 self._verdict.lag(sample["lags_s"])
                 self._verdict.clean(sample)
             await traffic.quiet()
             self._did = await self._ask_engines("quiet")
             last = time.monotonic() >= end
             await self._agree("end" if last else "middle", 120, whole=last)
-            sample = await self._gateway.ask("sample", collect=True)
+            sample = await self._gateway.ask("sample", quiet=True)
             self._verdict.clean(sample)
             at_s = time.monotonic() - self._started_at
             tasks = sum(sample["tasks"].values())
-            now = Quiet(at_s, sample["rss_mib"], tasks, sample["fds"], sample["index"]["holders"], sample["in_flight"])
+            memory = (sample["rss_mib"], sample["held_mib"])
+            now = Quiet(at_s, *memory, tasks, sample["fds"], sample["index"]["holders"], sample["in_flight"])
             self._verdict.settled(now, self._replicas)
             self._say(f"{now} blocks={sample['index']['blocks']} failures={len(self._verdict.failures)}")
 

@@ -7,6 +7,7 @@ rows: every block of one.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -66,9 +67,7 @@ class Watched(Gateway):
     async def _answer(self, question: dict[str, Any]) -> Any:
         match question["do"]:
             case "sample":
-                if question["collect"]:
-                    gc.collect()
-                return self._sample()
+                return {**self._sample(), "held_mib": _held_mib() if question["quiet"] else None}
             case "views":
                 return {
                     name: {
@@ -105,6 +104,14 @@ class Watched(Gateway):
             "predictions": self.placer.counts.predictions,
             "exact_predictions": self.placer.counts.exact_predictions,
         }
+
+
+def _held_mib() -> float:
+    """Resident memory without what the C library keeps of its highest tide; that follows the longest replay there was."""
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return rss_mib(os.getpid())
 
 
 def _kind(task: asyncio.Task[Any]) -> str:

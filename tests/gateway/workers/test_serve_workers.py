@@ -123,9 +123,17 @@ def test_a_killed_worker_is_started_again_and_the_others_go_on(fleet: Fleet) -> 
     fleet.chat(prompt("worker"))
     counted = fleet.metrics()['trunkline_requests_total{route="chat",status="2xx"}']
     before = fleet.processes()
-    os.kill(before["worker-0"]["pid"], signal.SIGKILL)
-    until(lambda: fleet.processes()["worker-0"]["restarts"] > before["worker-0"]["restarts"], "the worker to be started again")
-    until(fleet.is_live, "everything to be live")
+    traffic = Traffic(fleet, prompt("worker"))
+    try:
+        os.kill(before["worker-0"]["pid"], signal.SIGKILL)
+        until(
+            lambda: fleet.processes()["worker-0"]["restarts"] > before["worker-0"]["restarts"], "the worker to be started again"
+        )
+        until(fleet.is_live, "everything to be live")
+    finally:
+        traffic.stop()
+    refused = [error for error in traffic.errors if isinstance(error, urllib.error.HTTPError)]
+    assert not refused, "it took requests before it knew of a replica that is up"
     assert fleet.processes()["worker-1"] == before["worker-1"]
     time.sleep(0.6)
     assert all(answer.predicted > 0 for answer in fleet.by_worker(prompt("worker")).values())
@@ -166,6 +174,32 @@ def test_a_signal_lets_open_requests_finish(tmp_path: Path) -> None:
         assert not any(is_running(pid) for pid in children)
     finally:
         fleet.close()
+
+
+def test_a_signal_while_the_index_compiles_is_obeyed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FC-57: and no compiler is left behind."""
+    cache = tmp_path / "cold"
+    monkeypatch.setenv("TRUNKLINE_CACHE", str(cache))
+    fleet = Fleet(tmp_path, replicas=1)
+    try:
+        until(lambda: any(cache.glob("jit/*/lock")), "the compiler to work")
+        compilers = [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if is_compiler(folder, cache)]
+        assert len(compilers) == 1
+        fleet.terminate()
+        assert fleet.wait(within_s=5) == 0
+        assert not is_running(compilers[0])
+    finally:
+        fleet.close()
+
+
+def is_compiler(process: Path, cache: Path) -> bool:
+    """Whether a folder of /proc is of one that fills this cache."""
+    try:
+        if b"radix.core.bake" not in (process / "cmdline").read_bytes():
+            return False
+        return str(cache).encode() in (process / "environ").read_bytes()
+    except OSError:
+        return False  # it has ended
 
 
 def test_processes_do_not_outlive_a_killed_supervisor(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_code_baked_under_a_fixed_cpu_name_is_found_on_another_cpu(tmp_path: Pat
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names CPUs of x86-64")
 def test_code_baked_without_one_is_not(tmp_path: Path) -> None:
-    """Why an image has to fix the names: the key of Numba's cache holds the CPU it was compiled on."""
+    """Why an image has to fix the names: code is kept under the CPU it was compiled for."""
     assert process(tmp_path, {})["compiled"] > 0
     assert process(tmp_path, {}) == {"compiled": 0, "whole": True}
     moved = process(tmp_path, {}, host="skylake")
