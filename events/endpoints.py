@@ -36,6 +36,17 @@ def rank_endpoint(endpoint: str, rank: int) -> str:
     return f"tcp://{host}:{shifted}"
 
 
+def check_apart(events: str, replay: str, ranks: int) -> None:
+    """Raise EndpointError when the events of one rank and the replay of another would be at the same port."""
+    taken = {rank_endpoint(events, rank).removeprefix(BIND): rank for rank in range(ranks)}
+    for rank in range(ranks):
+        other = taken.get(rank_endpoint(replay, rank).removeprefix(BIND))
+        if other is not None and not replay.endswith(":0"):
+            raise EndpointError(
+                f"{replay!r} of rank {rank} is where the events of rank {other} are: leave room for {ranks} ranks"
+            )
+
+
 def is_queue(endpoint: str) -> bool:
     """Whether an event endpoint is polled, and not subscribed to."""
     return endpoint.startswith(("http://", "https://"))

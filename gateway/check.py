@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from pathlib import Path
 
-from events.endpoints import is_queue, queue_url, rank_endpoint
+from events.endpoints import check_apart, is_queue, queue_url, rank_endpoint
 from events.errors import EndpointError
 from events.relay.store import check_url
 from events.types import EventsError
@@ -56,6 +56,8 @@ def check_replica(replica: ReplicaSettings) -> str:
             raise ConfigError(f"{key}: {endpoint!r} is no endpoint")
         try:
             rank_endpoint(endpoint.replace("*", address.host, 1), replica.ranks - 1)
+            if key == "replay" and replica.events is not None:
+                check_apart(replica.events, endpoint, replica.ranks)
         except EndpointError as error:
             raise ConfigError(f"{key}: {error}") from error
     return replica.name or address.netloc

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from events.endpoints import is_queue, queue_url, rank_endpoint
+from events.endpoints import check_apart, is_queue, queue_url, rank_endpoint
 from events.errors import EndpointError
 
 _NAME = re.compile(r"[!-~]{1,200}")
@@ -78,5 +78,7 @@ def _check(target: Target) -> None:
             raise EndpointError(f"--replica {target.name}: {endpoint!r} names no host")
         try:
             rank_endpoint(endpoint, target.ranks - 1)
+            if endpoint is target.replay:
+                check_apart(target.events, endpoint, target.ranks)
         except EndpointError as error:
             raise EndpointError(f"--replica {target.name}: {error}") from None

@@ -9,7 +9,7 @@ EXTERNAL: Mapping[str, Any] = {
     "url": "http://vllm-0.engines:8000",
     "name": "vllm-0",
     "events": "tcp://vllm-0.engines:5557",
-    "replay": "tcp://vllm-0.engines:5558",
+    "replay": "tcp://vllm-0.engines:5657",
     "topic": "kv-events",
     "ranks": 2,
 }

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from events.endpoints import is_queue, queue_url, rank_endpoint
+from events.endpoints import check_apart, is_queue, queue_url, rank_endpoint
 from events.errors import EndpointError
 
 
@@ -45,6 +45,23 @@ def test_each_rank_has_its_own(endpoint: str, rank: int, want: str) -> None:
 def test_what_cannot_be_one_is_named(endpoint: str, rank: int) -> None:
     with pytest.raises(EndpointError, match=re.escape(endpoint.removeprefix("bind+"))):
         rank_endpoint(endpoint, rank)
+
+
+@pytest.mark.parametrize(
+    ("replay", "ranks"),
+    [("tcp://h:5657", 100), ("tcp://h:5558", 1), ("tcp://other:5558", 4), ("tcp://h:0", 4), ("tcp://h:5500", 57)],
+)
+def test_the_ports_of_all_ranks_fit_beside_each_other(replay: str, ranks: int) -> None:
+    check_apart("tcp://h:5557", replay, ranks)
+
+
+@pytest.mark.parametrize(
+    ("replay", "ranks"), [("tcp://h:5558", 2), ("bind+tcp://h:5560", 4), ("tcp://h:5557", 1), ("tcp://h:5500", 58)]
+)
+def test_a_replay_where_another_rank_announces_is_refused(replay: str, ranks: int) -> None:
+    """Rank 1 at 5558 would be asked for a replay, and rank 0's replay socket subscribed to: no view would ever fill."""
+    with pytest.raises(EndpointError, match=f"leave room for {ranks} ranks"):
+        check_apart("tcp://h:5557", replay, ranks)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from events.types import EventsError
     ("text", "target"),
     [
         ("a=tcp://h:5557", Target("a", "tcp://h:5557")),
-        ("a=tcp://h:5557,tcp://h:5558,ranks=4,topic=kv", Target("a", "tcp://h:5557", "tcp://h:5558", 4, "kv")),
+        ("a=tcp://h:5557,tcp://h:5657,ranks=4,topic=kv", Target("a", "tcp://h:5557", "tcp://h:5657", 4, "kv")),
         ("10.0.0.1:8000=tcp://h:1,engine=sglang", Target("10.0.0.1:8000", "tcp://h:1", repeats_stores=True)),
         ("a=tcp://h:1,engine=vllm", Target("a", "tcp://h:1")),
         ("a=bind+tcp://0.0.0.0:5600", Target("a", "bind+tcp://0.0.0.0:5600")),
