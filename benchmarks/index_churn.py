@@ -102,11 +102,11 @@ class Churn:
             self._holders[number] = self.index.holder(f"r{number}", 0, model=MODEL)
 
 
-def settled_bytes(compiled: CompiledTree | None = None) -> int:
-    """Resident bytes once garbage is gone; with a tree, once it and the C library have given their free memory back."""
+def settled_bytes(trimmed: Index | None = None) -> int:
+    """Resident bytes once garbage is gone; with an index, once it and the C library have given their free memory back."""
     gc.collect()
-    if compiled is not None:
-        compiled.trim()
+    if trimmed is not None:
+        trimmed.trim()  # as a gateway does now and then
         if sys.platform == "linux":
             ctypes.CDLL("libc.so.6").malloc_trim(0)
     return resident_bytes()
@@ -114,11 +114,10 @@ def settled_bytes(compiled: CompiledTree | None = None) -> int:
 
 def run(args: argparse.Namespace, report: Callable[[str], None]) -> dict[str, object]:
     """All rounds; memory in MiB."""
-    compiled = CompiledTree(huge_pages=not args.small_pages)
-    index = new_index(args.tree, compiled)
+    index = new_index(args.tree, CompiledTree(huge_pages=not args.small_pages))
     churn = Churn(index, args.seed, args.sizes)
     churn.round(0, HOLDERS * 64)  # what is made on first use
-    before = settled_bytes(compiled)
+    before = settled_bytes(index)
     started = time.monotonic()
     afters: list[int] = []
     while churn.blocks < args.blocks:
@@ -127,7 +126,7 @@ def run(args: argparse.Namespace, report: Callable[[str], None]) -> dict[str, ob
         figures = f"peak {churn.peak_bytes / _MIB:7.1f} MiB   after the round {afters[-1] / _MIB:7.1f} MiB"
         report(f"{churn.blocks / 1e6:6.2f} M blocks   {figures}")
     seconds = time.monotonic() - started
-    trimmed = settled_bytes(compiled)
+    trimmed = settled_bytes(index)
     return {
         "tree": args.tree,
         "blocks": churn.blocks,
