@@ -70,7 +70,7 @@ def call(url: str, body: object = None, *, method: str | None = None, headers: d
             return Reply(error.code, error.read(), {name.lower(): value for name, value in error.headers.items()})
 
 
-def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 5.0) -> T:
+def wait_for(condition: Callable[[], T | None], what: str, timeout_s: float = 20.0) -> T:
     """The first answer of `condition` that is neither None nor False; fails naming what was waited for."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

@@ -42,8 +42,8 @@ class FakePublisher:
         await self._shut()
 
     async def subscribed(self) -> None:
-        """Wait until a subscriber's wish has reached this process."""
-        async with asyncio.timeout(5):
+        """Wait until a subscriber's wish, one not yet waited for, has reached this process."""
+        async with asyncio.timeout(20):
             while (await self._pub.recv())[:1] != b"\x01":
                 pass
 
@@ -128,7 +128,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def until(condition: object, timeout_s: float = 5.0) -> None:
+async def until(condition: object, timeout_s: float = 20.0) -> None:
     """Wait for a condition, given as a callable, to become true; fails with its name when it does not."""
     assert callable(condition)
     try:

@@ -111,7 +111,7 @@ class House:
         self.asleep += 1
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not condition():
                 await asyncio.sleep(0.005)
 

@@ -65,13 +65,13 @@ class Asking:
         return self.prompts.of(look(raw, Kind.CHAT, parse=self.prompts.parse), raw, self.taken.append)
 
     async def later(self, count: int) -> list[Prompt]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(self.taken) < count:
                 await asyncio.sleep(0.002)
         return self.taken
 
     async def checked(self, tokenizer: CachedTokenizer, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while tokenizer.counts.checks < count or self.prompts._checks:
                 await asyncio.sleep(0.002)
 

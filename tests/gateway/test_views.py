@@ -40,7 +40,7 @@ class House:
         return self.fleet.view.freshness[self.replica.holders[0]]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not condition():
                 await asyncio.sleep(0.005)
 

@@ -22,6 +22,7 @@ async def test_a_gateway_listens_to_the_engine_while_no_relay_writes(redis: Redi
             assert one.stream.relayed  # type: ignore[attr-defined]
             relayed_events = one.stream.counts.events
         await until(lambda: not one.stream.relayed)  # type: ignore[attr-defined]
+        await engine.subscribed()
         await agree(one, other, blocks=5)
         await send_chain(engine, range(5, 9))
         await agree(one, other, blocks=9)
@@ -37,6 +38,7 @@ async def test_a_gateway_listens_to_the_engine_while_no_relay_writes(redis: Redi
 
 async def test_a_gateway_that_never_saw_a_relay_listens_to_the_engine(redis: RedisServer) -> None:
     async with FakePublisher() as engine, joined(Place(redis.url), direct=engine) as one, straight(engine) as other:
+        await engine.subscribed()
         await send_chain(engine, range(3))
         await until(lambda: one.blocks == 3)
         await agree(one, other)
@@ -45,6 +47,7 @@ async def test_a_gateway_that_never_saw_a_relay_listens_to_the_engine(redis: Red
 async def test_so_it_does_while_redis_cannot_be_reached() -> None:
     place = Place("redis://127.0.0.1:1")
     async with FakePublisher() as engine, joined(place, direct=engine) as one:
+        await engine.subscribed()
         await send_chain(engine, range(3))
         await until(lambda: one.blocks == 3)
         await until(one.is_(Freshness.LIVE))

@@ -259,26 +259,26 @@ async def test_over_sockets_notes_come_together_and_the_next_process_is_found(
         greet(visitor, writer.handle)
         reader, out = await asyncio.open_connection(sock=visitor)
         out.write(framed(writer.told()))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while running.link.stale:
                 await asyncio.sleep(0.01)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert await next_message(reader, TO_INDEX) == Notes(loads=[RankLoad("b", 0, 1, 50, 0)])
         running.views.answered(0, 100)
         running.views.answered(0, 300)
         running.views.answered(0, 200)
         running.views.answered(1, 0)
         running.views.suspect(running.fleet.replicas["b"])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert await next_message(reader, TO_INDEX) == Notes([("a", 0, 300)], ["b"])
         out.write(framed(Loads([RankLoad("a", 0, 3, 70, 2), RankLoad("b", 0, 2, 0, 0), RankLoad("gone", 0, 9, 9, 9)])))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while running.fleet.view.in_flight != [3, 3]:
                 await asyncio.sleep(0.01)
         assert (running.fleet.view.queued_tokens, running.fleet.view.decode_load) == ([70, 50], [2, 0])
         assert running.fleet.own_load(1) == Load(1, 50, 0)
         out.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not running.link.stale:
                 await asyncio.sleep(0.01)
         assert running.fleet.view.in_flight == [0, 1], "loads of workers nobody tells of any more"
@@ -291,7 +291,7 @@ async def test_nonsense_from_the_index_process_ends_the_connection_only(running:
     greet(visitor, writer.handle)
     _, out = await asyncio.open_connection(sock=visitor)
     out.write(b"\x01\x00\x00\x00\xc1")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         (await next_visitor(running.door[0])).close()
     out.close()
 
