@@ -84,7 +84,7 @@ def serve_command(
         list[str] | None, typer.Option(help="URL[,name=..,events=..,replay=..,dialect=..,ranks=..]; may be repeated.")
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Hugging Face folder of the model, or 'smollm2'.")] = None,
-    policy: Annotated[str | None, typer.Option(help="cost, round_robin or least_loaded.")] = None,
+    policy: Annotated[str | None, typer.Option(help="How a replica is chosen: cost, least_loaded, ...")] = None,
     host: Annotated[str | None, typer.Option(help="Data plane address.")] = None,
     port: Annotated[int | None, typer.Option(help="Data plane port; 0 takes a free one.")] = None,
     control_host: Annotated[str | None, typer.Option(help="Control plane address.")] = None,

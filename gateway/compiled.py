@@ -12,6 +12,8 @@ from radix.index import Index
 
 if TYPE_CHECKING:
     from radix.flat import FlatTree
+    from radix.history import History
+    from radix.sent import SentPrompts
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +37,7 @@ async def keep_trimmed(index: Index, every_s: float = _TRIM_EVERY_S) -> None:
 async def change_over(index: Index) -> None:
     """Move an index to the compiled tree, one holder at a time; where that can not be had, say why and stay."""
     try:
-        if not await asyncio.to_thread(_is_compiled):
-            log.info("compiling the index: takes some 20 s once, `python -m radix.core.bake` does it beforehand")
-            await compile_code()
+        await _ready()
         tree = await asyncio.to_thread(_new_tree)
     except (RadixError, OSError, RuntimeError, ImportError) as error:
         log.warning("index stays on the slow tree error=%s", error)
@@ -48,6 +48,15 @@ async def change_over(index: Index) -> None:
         moving = index.move()
         await asyncio.sleep(0)
     log.info("index runs compiled")
+
+
+async def remember(sent: SentPrompts, budget_bytes: int) -> None:
+    """Give it its history; without compiled code, say why and go on by load."""
+    try:
+        await _ready()
+        sent.history = await asyncio.to_thread(_new_history, budget_bytes)
+    except (RadixError, OSError, RuntimeError, ImportError) as error:
+        log.warning("nothing is remembered, requests go by load error=%s", error)
 
 
 async def compile_code() -> None:
@@ -65,6 +74,12 @@ async def compile_code() -> None:
         raise RadixError(f"compiling failed: {complaints.decode(errors='replace').strip()[-300:]}")
 
 
+async def _ready() -> None:
+    if not await asyncio.to_thread(_is_compiled):
+        log.info("compiling the index: takes some 20 s once, `python -m radix.core.bake` does it beforehand")
+        await compile_code()
+
+
 def _is_compiled() -> bool:
     from radix.core.jit import default_cache, is_whole
 
@@ -76,3 +91,9 @@ def _new_tree() -> FlatTree:
     from radix.flat import FlatTree
 
     return FlatTree(CompiledTree())
+
+
+def _new_history(budget_bytes: int) -> History:
+    from radix.history import History
+
+    return History(budget_bytes)

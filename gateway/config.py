@@ -19,7 +19,17 @@ PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
 Workers = Annotated[int, msgspec.Meta(ge=1, le=256)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")]  # stands in header fields, logs and metrics
-PolicyName = Literal["cost", "round_robin", "least_loaded"]
+PolicyName = Literal[
+    "cost",
+    "kv_aware",
+    "approximate",
+    "prefix_hash",
+    "session",
+    "least_loaded",
+    "power_of_two",
+    "round_robin",
+    "random",
+]
 LogLevel = Literal["debug", "info", "warning", "error"]
 DialectName = Literal["trunkline", "openai"]
 WayName = Literal["direct", "redis"]

@@ -26,7 +26,7 @@ from events.relay.store import Place
 from gateway import compiled
 from gateway.auth import Keys
 from gateway.check import check_replica
-from gateway.choose.policies import policy_named
+from gateway.choose.policies import BY_HISTORY, policy_named
 from gateway.choose.rates import Rates
 from gateway.config import ReplicaSettings, Settings, TokenizerCaches
 from gateway.control.admin import Admin
@@ -44,6 +44,7 @@ from gateway.tokenize.prompt import Tokenizer
 from gateway.views import Views
 from radix.index import Index
 from radix.reading import ReadableIndex
+from radix.sent import SentPrompts
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -83,6 +84,8 @@ class Gateway:
         self.settings = settings
         self._knowledge = knowledge or OwnKnowledge(settings)
         self.index: ReadableIndex = self._knowledge.index
+        self._sent = SentPrompts(self.index) if settings.policy in BY_HISTORY else None
+        self.index = self._sent or self.index
         self.rates = Rates()
         self.fleet = Fleet(self.index, self.rates)
         self.traffic = TrafficCounts()
@@ -122,8 +125,8 @@ class Gateway:
             self.settings.health,
             self._session,
             on_up=self.views.follow,
-            on_down=self.views.suspect,
-            on_asleep=self.views.emptied,
+            on_down=self._suspect,
+            on_asleep=self._emptied,
             unheard=self.views.unheard,
         )
         for replica in self.settings.replicas:
@@ -141,7 +144,7 @@ class Gateway:
         control_port = int(self._runner.addresses[0][1])
         of_several = share_port or not serves
         self._begin("tidy", self._tidy(), of_several)
-        self._begin("index", self._knowledge.keep(), of_several)
+        self._begin("index", self._keep_index(), of_several)
         if self.settings.tokenizer and serves:
             self._begin("tokenizer", self._load_tokenizer(self.settings.tokenizer), of_several)
         return port, control_port
@@ -215,6 +218,26 @@ class Gateway:
         """Traffic met a dead connection: look now."""
         if self._health is not None:
             self._health.fault(replica)
+
+    def _suspect(self, replica: Replica) -> None:
+        """A replica does not answer."""
+        self.views.suspect(replica)
+        self._forget_sent(replica)
+
+    def _emptied(self, replica: Replica) -> None:
+        """A replica gave up its cache."""
+        self.views.emptied(replica)
+        self._forget_sent(replica)
+
+    def _forget_sent(self, replica: Replica) -> None:
+        if self._sent is not None:
+            for holder in replica.holders:
+                self._sent.forget(holder)
+
+    async def _keep_index(self) -> None:
+        if self._sent is not None:
+            await compiled.remember(self._sent, self.settings.index_mib << 20)
+        await self._knowledge.keep()
 
     async def _load_tokenizer(self, name: str) -> None:
         """Load in a thread; a folder that can not be loaded is tried again with growing pauses, never per request (FC-53)."""

@@ -66,7 +66,7 @@ def compare_command(
         names = check_policies([name.strip() for name in policies.split(",")])
         slo = Slo(ttft_s=slo_ttft, tpot_s=slo_tpot)
         engine = EngineSpec(kv_tokens=kv_tokens or None)
-        spec = FleetSpec(engine=engine, replicas=replicas, event_delay_s=event_delay, guesses=guesses)
+        spec = FleetSpec(engine=engine, replicas=replicas, event_delay_s=event_delay, guesses=guesses, seed=seed)
         if plot is not None:
             check_plot(plot)
         prepared = _prepare(trace, requests=requests, seed=seed if spread_arrivals else None, speed=speed)

@@ -16,9 +16,10 @@ from events.types import Freshness
 from gateway.choose.prefix import prefix_hash
 from gateway.choose.rates import Rates
 from gateway.choose.types import FleetView, Policy, RequestView
-from radix.index import GuessId, Index
+from radix.index import GuessId
 from radix.match import Int32Array, Match
 from radix.namespace import Namespace
+from radix.reading import ReadableIndex
 
 _NAMESPACE = Namespace(model="simulated")
 _GUESS_TTL_S = 10.0
@@ -40,16 +41,17 @@ class Placed:
 class SimulatedFleet:
     """Chooses for each request with the gateway's own policy and keeps the load it chooses by."""
 
-    def __init__(self, policy: Policy, index: Index, *, replicas: int, block_tokens: int, guesses: bool) -> None:
+    def __init__(self, policy: Policy, index: ReadableIndex, *, replicas: int, block_tokens: int, guesses: bool) -> None:
         names = [f"replica-{number}" for number in range(replicas)]
         self.rates = Rates()
-        self.holders = [index.holder(name, 0, model=_NAMESPACE.model) for name in names]
+        self.holders = [index.holder(name, 0) for name in names]
         self.view = _idle_view(max(self.holders) + 1)
         self._policy = policy
         self._index = index
         self._block_tokens = block_tokens
         self._guesses = guesses
         for holder, name in zip(self.holders, names, strict=True):
+            index.set_model(holder, _NAMESPACE.model)
             self._open_slot(holder, name)
 
     def place(self, ids: Int32Array, input_tokens: int, now_s: float) -> Placed:

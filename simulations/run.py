@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from gateway.choose.policies import POLICY_NAMES, policy_named
+from gateway.choose.policies import BY_HISTORY, POLICY_NAMES, policy_named
 from radix.index import Index
+from radix.sent import SentPrompts
 from simulations.clock import Clock, Kind
 from simulations.cost import EngineSpec
 from simulations.engine_model import EngineModel, ModelledRequest
@@ -24,6 +25,7 @@ from simulations.fleet import Placed, SimulatedFleet
 from simulations.traces.columns import Float64Array, Int64Array, Trace
 
 _PROGRESS_EVERY = 64  # requests
+_HISTORY_BYTES = 1 << 30  # the gateway's default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +33,14 @@ class FleetSpec:
     """What is simulated besides the trace and the policy.
 
     event_delay_s: from the end of a step until the index shows what it stored and removed. guesses: the index also holds what
-    was placed and not answered yet, as the gateway's does.
+    was placed and not answered yet, as the gateway's does. seed: of what policies draw.
     """
 
     engine: EngineSpec = field(default_factory=EngineSpec)
     replicas: int = 8
     event_delay_s: float = 0.01
     guesses: bool = True
+    seed: int = 1
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
@@ -98,8 +101,8 @@ class _Replay:
         self._index = Index()
         self._events = EventPath(self._index, self._clock, spec.event_delay_s)
         self._fleet = SimulatedFleet(
-            policy_named(policy),
-            self._index,
+            policy_named(policy, seed=spec.seed),
+            _sent_prompts(self._index) if policy in BY_HISTORY else self._index,
             replicas=spec.replicas,
             block_tokens=trace.block_tokens,
             guesses=spec.guesses,
@@ -195,3 +198,10 @@ class _Replay:
             blocks_stored=self._events.blocks_stored,
             blocks_removed=self._events.blocks_removed,
         )
+
+
+def _sent_prompts(index: Index) -> SentPrompts:
+    """As the gateway's, with room for everything."""
+    from radix.history import History  # brings Numba
+
+    return SentPrompts(index, History(_HISTORY_BYTES, huge_pages=False))

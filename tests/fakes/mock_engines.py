@@ -213,17 +213,18 @@ class Gateway:
         self.process = Process("gateway", trunkline("serve", "--config", str(path), "--json"), folder / "gateway.log")
         self.base = self.control = ""
 
-    def ready(self) -> Gateway:
-        """Wait until it knows all replicas and follows their events."""
+    def ready(self, *, followed: bool = True) -> Gateway:
+        """Wait until it knows all replicas and follows their events; followed: they have some."""
         ports = json.loads(self.process.wait_ready(30))
         self.base, self.control = (f"http://127.0.0.1:{ports[name]}" for name in ("data_port", "control_port"))
-        wait_for(self._knows_all, "all replicas to be followed", 20)
+        wait_for(lambda: self._knows_all(followed), "all replicas to be known", 30)
         return self
 
-    def _knows_all(self) -> bool:
+    def _knows_all(self, followed: bool) -> bool:
         status = call(f"{self.control}/status").json()
-        live = [rank["freshness"] in ("live", "partial") for replica in status["replicas"] for rank in replica["ranks"]]
-        return all(live) and bool(status["tokenizer"] == "ready")
+        states = ("live", "partial") if followed else ("cold",)
+        live = [rank["freshness"] in states for replica in status["replicas"] for rank in replica["ranks"]]
+        return all(live) and all(replica["models"] for replica in status["replicas"]) and bool(status["tokenizer"] == "ready")
 
     def replica(self, name: str) -> Any:
         """One replica as it is seen."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gateway.choose.policies import POLICY_NAMES
 from simulations.cost import EngineSpec, StepCost
 from simulations.errors import SettingError, SimulationError
 from simulations.report.json import to_json
@@ -105,7 +106,7 @@ def test_wrong_settings_are_named() -> None:
         FleetSpec(replicas=0)
     with pytest.raises(SettingError, match="event delay must be at least 0 s, got -1"):
         FleetSpec(event_delay_s=-1)
-    with pytest.raises(SettingError, match="'fastest' is not one of cost"):
+    with pytest.raises(SettingError, match="'fastest' is not one of approximate, cost"):
         check_policies(["cost", "fastest"])
     with pytest.raises(SettingError, match="'cost' is named twice"):
         check_policies(["cost", "cost"])
@@ -137,3 +138,16 @@ def test_cost_beats_the_others_on_recorded_chats(conversation: Trace) -> None:
         assert cost.ttft_s.p50 < other.ttft_s.p50
         assert cost.goodput > other.goodput
     assert summaries["least_loaded"].goodput > summaries["round_robin"].goodput
+
+
+@pytest.mark.xdist_group("compiled")
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_every_policy_replays_and_repeats_itself(policy: str, trace_of: Callable[..., Trace]) -> None:
+    """FC-66: what a policy draws comes from the seed."""
+    rows = [(0.4 * number, 2_048, 4, [*(100 * block + number % 5 for block in range(3)), 1_000 + number]) for number in range(60)]
+    trace = trace_of(*rows)
+    first, again, other = (replay(trace, policy, FleetSpec(replicas=4, seed=seed)) for seed in (1, 1, 2))
+    assert first.replica.tolist() == again.replica.tolist()
+    assert (first.replica.tolist() != other.replica.tolist()) == (policy in ("random", "power_of_two"))
+    if policy in ("approximate", "kv_aware", "prefix_hash", "cost"):  # the five heads are computed about once each
+        assert first.hit_tokens.sum() > 0.9 * 55 * 1_536

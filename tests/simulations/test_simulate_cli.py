@@ -66,7 +66,7 @@ def test_the_plot_is_a_picture_and_the_same_every_time(tiny_path: Path, tmp_path
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (("--policies", "cost,best"), "policy 'best' is not one of cost"),
+        (("--policies", "cost,best"), "policy 'best' is not one of approximate, cost"),
         (("--replicas", 0), "replicas must be at least 1, got 0"),
         (("--speed", 0), "speed must be a positive number, got 0"),
         (("--kv-tokens", -1), "kv_tokens must be positive, got -1"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections import Counter
 from dataclasses import replace
 
@@ -13,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.types import Freshness
-from gateway.choose.policies import POLICY_NAMES, TOLERANCE_S, TOLERANCE_SHARE, policy_named
+from gateway.choose.cost import TOLERANCE_S, TOLERANCE_SHARE
+from gateway.choose.policies import POLICY_NAMES, policy_named
 from gateway.choose.price import weigh
 from gateway.choose.types import FleetView, NoEligible, RequestView
 from gateway.errors import ConfigError
@@ -33,7 +33,7 @@ def test_nobody_eligible_is_an_error(name: str) -> None:
 
 
 def test_an_unknown_policy_is_named() -> None:
-    with pytest.raises(ConfigError, match="'fastest' is not one of cost, least_loaded, round_robin"):
+    with pytest.raises(ConfigError, match="'fastest' is not one of approximate, cost, kv_aware, "):
         policy_named("fastest")
 
 
@@ -140,35 +140,6 @@ def test_equal_holders_keep_a_prefix_and_share_the_prefixes() -> None:
     fleet.eligible[3] = False
     moved = [p for p, holder in first.items() if COST.choose(request_of(500, prefix=p), fleet, 0.0).holder != holder]
     assert sorted(moved) == sorted(p for p, holder in first.items() if holder == 3)
-
-
-def test_round_robin_takes_turns_over_eligible_holders() -> None:
-    policy, fleet = policy_named("round_robin"), fleet_of(4)
-    fleet.eligible[1] = False
-    request = request_of(1_000, {2: 160})
-    decisions = [policy.choose(request, fleet, 0.0) for _ in range(6)]
-    assert [decision.holder for decision in decisions] == [0, 2, 3, 0, 2, 3]
-    assert [decision.credit_tokens for decision in decisions] == [0, 160, 0, 0, 160, 0]
-    assert {decision.reason for decision in decisions} == {"policy"}
-    assert math.isnan(decisions[0].price_s)
-    fleet.eligible = [False, True, False, False]
-    assert policy.choose(request, fleet, 0.0).holder == 1
-
-
-def test_least_loaded_takes_the_fewest_open_requests_and_turns_between_equals() -> None:
-    policy, fleet = policy_named("least_loaded"), fleet_of(3)
-    request = request_of(1_000, {0: 992})
-    assert [policy.choose(request, fleet, 0.0).holder for _ in range(4)] == [0, 1, 2, 0]
-    fleet.in_flight = [2, 1, 1]
-    fleet.queued_tokens = [0, 50, 10]
-    decision = policy.choose(request, fleet, 0.0)
-    assert (decision.holder, decision.reason, decision.credit_tokens) == (2, "policy", 0)
-
-
-def test_policies_keep_their_own_turns() -> None:
-    fleet = fleet_of(2)
-    first, second = policy_named("round_robin"), policy_named("round_robin")
-    assert first.choose(request_of(1), fleet, 0.0).holder == second.choose(request_of(1), fleet, 0.0).holder == 0
 
 
 # Properties of `cost` over random fleets.
