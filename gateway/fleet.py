@@ -227,7 +227,7 @@ class Fleet:
     def _open_slot(self, holder: int, replica: Replica, rank: int) -> None:
         view = self.view
         while len(view.eligible) <= holder:
-            _append_empty(view)
+            view.grow()
         order = hashlib.blake2b(f"{replica.name}/{rank}".encode(), digest_size=8).digest()
         view.names[holder] = replica.name
         view.order[holder] = int.from_bytes(order, "little")
@@ -235,18 +235,3 @@ class Fleet:
         view.freshness[holder] = Freshness.COLD
         self.rates.forget(holder)
         self.refresh(replica)
-
-
-def _append_empty(view: FleetView) -> None:
-    view.wait_s.append(0.0)
-    view.prefill_rate.append(1.0)
-    view.queued_tokens.append(0)
-    view.decode_load.append(0)
-    view.drag_s.append(0.0)
-    view.in_flight.append(0)
-    view.trust.append(1.0)
-    view.freshness.append(Freshness.COLD)
-    view.eligible.append(False)
-    view.order.append(0)
-    view.names.append("")
-    view.block_tokens.append(0)

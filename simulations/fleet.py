@@ -45,7 +45,9 @@ class SimulatedFleet:
         names = [f"replica-{number}" for number in range(replicas)]
         self.rates = Rates()
         self.holders = [index.holder(name, 0) for name in names]
-        self.view = _idle_view(max(self.holders) + 1)
+        self.view = FleetView()
+        for _ in range(max(self.holders) + 1):
+            self.view.grow()
         self._policy = policy
         self._index = index
         self._block_tokens = block_tokens
@@ -124,21 +126,3 @@ class SimulatedFleet:
         # The modelled pool counts a prompt's partial last block too, so credit is exact to the token.
         self.view.block_tokens[holder] = 1
         self._refresh(holder)
-
-
-def _idle_view(slots: int) -> FleetView:
-    """A view of holders that do nothing and may not be chosen yet."""
-    return FleetView(
-        wait_s=[0.0] * slots,
-        prefill_rate=[1.0] * slots,
-        queued_tokens=[0] * slots,
-        decode_load=[0] * slots,
-        drag_s=[0.0] * slots,
-        in_flight=[0] * slots,
-        trust=[1.0] * slots,
-        freshness=[Freshness.COLD] * slots,
-        eligible=[False] * slots,
-        order=[0] * slots,
-        names=[""] * slots,
-        block_tokens=[0] * slots,
-    )

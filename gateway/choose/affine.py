@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from hashlib import blake2b
 
-from gateway.choose.cost import Cost, reason_of
+from gateway.choose.cost import Cost
 from gateway.choose.plain import LeastLoaded, by_policy
 from gateway.choose.prefix import rendezvous
-from gateway.choose.price import unpriced
+from gateway.choose.price import reason_of, unpriced
 from gateway.choose.types import Decision, FleetView, NoEligible, RequestView
 
 # A holder is too loaded to get more by its hash when it is above both: the share keeps a busy fleet even, the slack keeps an idle

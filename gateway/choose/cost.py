@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from gateway.choose.many import choose_of_many
 from gateway.choose.prefix import rendezvous
-from gateway.choose.price import Prices, weigh
+from gateway.choose.price import Prices, bound_s, reason_of, weigh
 from gateway.choose.types import Decision, FleetView, NoEligible, RequestView
 
-# Prices this close are equal: the estimates are not better than that, and spreading equals costs nothing.
-TOLERANCE_SHARE = 0.10
-TOLERANCE_S = 0.002
+MANY = 32  # holders from which on arrays are faster than loops
 
 
 class Cost:
@@ -22,37 +21,33 @@ class Cost:
     name = "cost"
 
     def choose(self, request: RequestView, fleet: FleetView, now: float) -> Decision:
-        """See `Policy.choose`."""
+        """See `Policy.choose`. Costs 8 us for 8 holders, some 35 for 256 and 50 for 1,024."""
+        if len(fleet.eligible) >= MANY:
+            return choose_of_many(request, fleet)
         prices = weigh(request, fleet)
         if not prices.holders:
             raise NoEligible
-        at = self._best(prices, request, fleet)
+        at = _best(prices, request, fleet)
         credit = prices.credit[at]
         reason = reason_of(request, credit, max(prices.credit))
         return Decision(prices.holders[at], reason, prices.prices_s[at], credit, prices.candidates())
 
-    def _best(self, prices: Prices, request: RequestView, fleet: FleetView) -> int:
-        """The place of the chosen one in `prices`."""
-        least_s = min(prices.prices_s)
-        bound_s = least_s * (1 + TOLERANCE_SHARE) + TOLERANCE_S
-        equal = [place for place, price_s in enumerate(prices.prices_s) if price_s <= bound_s]
-        if len(equal) == 1:
-            return equal[0]
-        quarter = max(1, request.tokens) / 4
-        prefix = request.prefix_hash
 
-        def rank(place: int) -> tuple[float, int, int, int]:
-            holder = prices.holders[place]
-            saved = prices.credit[place] // quarter
-            return -saved, fleet.in_flight[holder], fleet.queued_tokens[holder], -rendezvous(fleet.order[holder], prefix)
-
-        return min(equal, key=rank)
-
-
-def reason_of(request: RequestView, credit: int, best_credit: int) -> str:
-    """Why a policy that looks at credit chose: see `Decision`."""
-    if not request.tokens:
-        return "no_tokens"
-    if not best_credit:
-        return "load"
-    return "credit" if credit == best_credit else "price"
+def _best(prices: Prices, request: RequestView, fleet: FleetView) -> int:
+    """The place of the chosen one in `prices`."""
+    bound = bound_s(min(prices.prices_s))
+    quarter = max(1, request.tokens) / 4
+    least: tuple[float, int, int] | None = None
+    equal: list[int] = []
+    for place, price_s in enumerate(prices.prices_s):
+        if price_s > bound:
+            continue
+        holder = prices.holders[place]
+        rank = -(prices.credit[place] // quarter), fleet.in_flight[holder], fleet.queued_tokens[holder]
+        if least is None or rank < least:
+            least, equal = rank, [place]
+        elif rank == least:
+            equal.append(place)
+    if len(equal) == 1:
+        return equal[0]
+    return max(equal, key=lambda place: rendezvous(fleet.order[prices.holders[place]], request.prefix_hash))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from radix.match import Match
 from radix.namespace import Namespace
 
 Float64Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +34,57 @@ class RequestView:
     prefix_hash: int = 0  # of the prefix up to the first branching point or 1,536 tokens; breaks exact ties
 
 
+def _floats() -> MutableSequence[float]:
+    return array("d")
+
+
+def _integers() -> MutableSequence[int]:
+    return array("q")
+
+
 @dataclass(slots=True)
 class FleetView:
-    """The fleet as a policy sees it: plain lists indexed by holder number, kept up to date in place when load changes.
+    """The fleet as a policy sees it: columns indexed by holder number, kept up to date in place when load changes.
+
+    Columns of numbers are arrays, which read like lists and can be computed with as a whole (`many.py`); lists will do, too.
 
     A holder number without a replica has `eligible[h]` False. wait_s: predicted seconds until a new prefill starts.
     prefill_rate: tokens per second. queued_tokens: uncached prompt tokens sent and not yet prefilled. decode_load: sequences
     decoding now. drag_s: extra seconds a new request costs because of those. in_flight: open requests. trust: realised over
     predicted credit, 0..1. names: replica names, for receipts. order: a stable random number per replica, for the
-    rendezvous hash. block_tokens: the holder's block size as its events say; 0, or a list too short, where it is not known.
+    rendezvous hash. block_tokens: the holder's block size as its events say; 0 where it is not known.
     """
 
-    wait_s: list[float] = field(default_factory=list)
-    prefill_rate: list[float] = field(default_factory=list)
-    queued_tokens: list[int] = field(default_factory=list)
-    decode_load: list[int] = field(default_factory=list)
-    drag_s: list[float] = field(default_factory=list)
-    in_flight: list[int] = field(default_factory=list)
-    trust: list[float] = field(default_factory=list)
+    wait_s: MutableSequence[float] = field(default_factory=_floats)
+    prefill_rate: MutableSequence[float] = field(default_factory=_floats)
+    queued_tokens: MutableSequence[int] = field(default_factory=_integers)
+    decode_load: MutableSequence[int] = field(default_factory=_integers)
+    drag_s: MutableSequence[float] = field(default_factory=_floats)
+    in_flight: MutableSequence[int] = field(default_factory=_integers)
+    trust: MutableSequence[float] = field(default_factory=_floats)
     freshness: list[Freshness] = field(default_factory=list)
-    eligible: list[bool] = field(default_factory=list)
-    order: list[int] = field(default_factory=list)
+    eligible: MutableSequence[int] = field(default_factory=bytearray)
+    order: MutableSequence[int] = field(default_factory=lambda: array("Q"))
     names: list[str] = field(default_factory=list)
-    block_tokens: list[int] = field(default_factory=list)
+    block_tokens: MutableSequence[int] = field(default_factory=_integers)
+
+    def grow(self) -> None:
+        """One more holder number, with nothing behind it yet."""
+        for column in (
+            self.wait_s,
+            self.drag_s,
+            self.queued_tokens,
+            self.decode_load,
+            self.in_flight,
+            self.block_tokens,
+            self.order,
+        ):
+            column.append(0)
+        self.prefill_rate.append(1.0)
+        self.trust.append(1.0)
+        self.freshness.append(Freshness.COLD)
+        self.eligible.append(False)
+        self.names.append("")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,18 @@ import copy
 from collections import Counter
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.types import Freshness
-from gateway.choose.cost import TOLERANCE_S, TOLERANCE_SHARE
 from gateway.choose.policies import POLICY_NAMES, policy_named
-from gateway.choose.price import weigh
+from gateway.choose.price import bound_s, weigh
 from gateway.choose.types import FleetView, NoEligible, RequestView
 from gateway.errors import ConfigError
-from radix.match import TIERS, Match
-from tests.gateway.choose.fleets import SPACE, fleet_of, queue, request_of
+from radix.match import Match
+from tests.gateway.choose.fleets import fleet_of, queue, request_of
+from tests.gateway.choose.situations import situations
 
 COST = policy_named("cost")
 
@@ -144,35 +143,6 @@ def test_equal_holders_keep_a_prefix_and_share_the_prefixes() -> None:
 
 # Properties of `cost` over random fleets.
 
-seconds = st.one_of(st.just(0.0), st.floats(0, 5, allow_subnormal=False))
-
-
-@st.composite
-def situations(draw: st.DrawFn) -> tuple[RequestView, FleetView]:
-    """A request and a fleet of one to six holders in any state, at least one eligible."""
-    count = draw(st.integers(1, 6))
-    tokens = draw(st.integers(0, 3_000))
-
-    def listed(elements: st.SearchStrategy[object]) -> list[object]:
-        return draw(st.lists(elements, min_size=count, max_size=count))
-
-    fleet = fleet_of(count)
-    fleet.wait_s = listed(seconds)  # type: ignore[assignment]
-    fleet.drag_s = listed(seconds)  # type: ignore[assignment]
-    fleet.prefill_rate = listed(st.sampled_from([200.0, 2_000.0, 2_050.0, 20_000.0]))  # type: ignore[assignment]
-    fleet.trust = listed(st.floats(0.1, 1))  # type: ignore[assignment]
-    fleet.in_flight = listed(st.integers(0, 3))  # type: ignore[assignment]
-    fleet.queued_tokens = listed(st.integers(0, 2))  # type: ignore[assignment]
-    fleet.freshness = listed(st.sampled_from(list(Freshness)))  # type: ignore[assignment]
-    fleet.eligible = listed(st.booleans())  # type: ignore[assignment]
-    fleet.eligible[draw(st.integers(0, count - 1))] = True
-    depth = np.zeros((count, TIERS), np.int32)
-    if tokens:
-        depth[:] = np.array(listed(st.integers(0, tokens // 16)), np.int32)[:, None] * 16
-    guessed = np.array(listed(st.booleans()), np.bool_)
-    request = RequestView(tokens, SPACE, Match(depth, guessed), prefix_hash=draw(st.integers(0, 2**64 - 1)))
-    return request, fleet
-
 
 @settings(max_examples=300, deadline=None)
 @given(situations())
@@ -184,7 +154,7 @@ def test_cost_stays_within_the_tolerance_of_the_least_price(situation: tuple[Req
     assert fleet.eligible[decision.holder]
     assert prices.holders == [holder for holder, eligible in enumerate(fleet.eligible) if eligible]
     assert decision.price_s == prices.prices_s[prices.holders.index(decision.holder)]
-    assert decision.price_s <= min(prices.prices_s) * (1 + TOLERANCE_SHARE) + TOLERANCE_S
+    assert decision.price_s <= bound_s(min(prices.prices_s))
     assert 0 <= decision.credit_tokens <= max(0, request.tokens - 1)
 
 
