@@ -142,7 +142,7 @@ def test_what_is_told_is_what_policies_see(worker: Worker, writers: Callable[...
     worker.connect(writer)
     worker.link.hear(writer.told())
     assert (worker.cached(), worker.freshness(), worker.link.stale) == ([8, 0], [LIVE, COLD], False)
-    assert worker.fleet.view.block_tokens == [4, 0]
+    assert list(worker.fleet.view.block_tokens) == [4, 0]
     writer.warm("b")
     worker.link.hear(writer.told())
     assert (worker.cached(), worker.freshness()) == ([8, 8], [LIVE, LIVE])
@@ -273,15 +273,15 @@ async def test_over_sockets_notes_come_together_and_the_next_process_is_found(
             assert await next_message(reader, TO_INDEX) == Notes([("a", 0, 300)], ["b"])
         out.write(framed(Loads([RankLoad("a", 0, 3, 70, 2), RankLoad("b", 0, 2, 0, 0), RankLoad("gone", 0, 9, 9, 9)])))
         async with asyncio.timeout(20):
-            while running.fleet.view.in_flight != [3, 3]:
+            while list(running.fleet.view.in_flight) != [3, 3]:
                 await asyncio.sleep(0.01)
-        assert (running.fleet.view.queued_tokens, running.fleet.view.decode_load) == ([70, 50], [2, 0])
+        assert (list(running.fleet.view.queued_tokens), list(running.fleet.view.decode_load)) == ([70, 50], [2, 0])
         assert running.fleet.own_load(1) == Load(1, 50, 0)
         out.close()
         async with asyncio.timeout(20):
             while not running.link.stale:
                 await asyncio.sleep(0.01)
-        assert running.fleet.view.in_flight == [0, 1], "loads of workers nobody tells of any more"
+        assert list(running.fleet.view.in_flight) == [0, 1], "loads of workers nobody tells of any more"
     assert running.link.connections == 2
 
 
