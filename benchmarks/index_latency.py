@@ -175,7 +175,7 @@ class Bench:
                 index = filled(self._args.tree, holders, shared, feature)
                 check(index, self._queries[:8])
                 gc.collect()
-                count = 2_000 if feature != "groups" else 20
+                count = 2_000
                 back_to_back(index, self._queries[:8], count // 10)
                 taken = latency(back_to_back(index, self._queries[:8], count))
                 rows.append({"feature": feature, "holders": holders, "p50_us": taken.p50_ms * 1e3, "p99_us": taken.p99_ms * 1e3})

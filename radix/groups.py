@@ -30,9 +30,13 @@ class Group:
         """Tokens per block; 0 until a store said it."""
         return self.sizes.get(Tier.DEVICE) or max(self.sizes.values(), default=0)
 
-    def resize(self, tier: Tier, block_tokens: int) -> None:
-        """A block of this size was stored."""
-        self.sizes[tier] = max(self.sizes.get(tier, 0), block_tokens)
+    def resize(self, tier: Tier, block_tokens: int) -> bool:
+        """A block of this size was stored; True when `block_tokens` is another one now."""
+        if self.sizes.get(tier, 0) >= block_tokens:
+            return False
+        before = self.block_tokens
+        self.sizes[tier] = block_tokens
+        return self.block_tokens != before
 
 
 @dataclass(slots=True)
@@ -75,6 +79,12 @@ class Groups:
         self._assign()
         return (self.credit, self.joint, self.limits) != before
 
+    def shape(self) -> tuple[tuple[object, ...], ...]:
+        """Equal for holders whose groups are alike."""
+        return tuple(
+            [(number, group.kind, group.window_tokens, group.block_tokens) for number, group in sorted(self.known.items())]
+        )
+
     def sparse(self, group: int) -> bool:
         """Whether a group keeps less than every block."""
         known = self.known.get(group)
@@ -98,7 +108,7 @@ def servable(groups: Groups, names: Names, blocks: int, block_tokens: int, depth
     blocks: of the prompt that are held, of `block_tokens` tokens each. depth: tokens matched in each credit group. has: of the
     limiting groups.
     """
-    limits = [_Limit(number, groups.known[number], names, block_tokens, has) for number in groups.limits]
+    limits = [_Presence(Limit(number, groups.known[number], block_tokens), names, block_tokens, has) for number in groups.limits]
     deepest = (min if groups.joint else max)(depth.values(), default=0)
     sizes = [groups.known[number].block_tokens or 1 for number in groups.credit] if groups.joint else []
     for block in range(min(blocks, deepest // block_tokens), 0, -1):
@@ -108,37 +118,47 @@ def servable(groups: Groups, names: Names, blocks: int, block_tokens: int, depth
     return 0
 
 
-class _Limit:
-    """Whether one group can go on at the ends of a prompt's blocks."""
+class Limit:
+    """What one group needs for a hit to end somewhere, among blocks of `block_tokens`."""
 
-    def __init__(self, number: int, group: Group, names: Names, block_tokens: int, has: Has) -> None:
-        self._number = number
+    __slots__ = ("_kind", "_window", "number", "step")
+
+    def __init__(self, number: int, group: Group, block_tokens: int) -> None:
+        self.number = number
         self._kind = group.kind
         self._window = group.window_tokens
+        # Where both groups have the end of a block, and so a common hash.
+        self.step = lcm(block_tokens, group.block_tokens or block_tokens)
+
+    def needed(self, end: int) -> int:
+        """Ends in a row that have to be there, this one included. end: tokens from the prompt's start, a multiple of `step`."""
+        if self._kind is GroupKind.STATE:
+            return 1
+        if self._kind is GroupKind.CHUNK and self._window:
+            return -(-(end % self._window) // self.step)
+        return min(-(-(self._window - 1) // self.step) if self._window > 1 else 1, end // self.step)
+
+
+class _Presence:
+    """Whether one group of one holder can go on at the ends of a prompt's blocks."""
+
+    def __init__(self, limit: Limit, names: Names, block_tokens: int, has: Has) -> None:
+        self._limit = limit
         self._names = names
         self._block_tokens = block_tokens
         self._has = has
-        # Where both groups have the end of a block, and so a common hash.
-        self._step = lcm(block_tokens, group.block_tokens or block_tokens)
         self._there: dict[int, bool] = {}
 
     def met(self, end: int) -> bool:
         """end: tokens from the prompt's start, the end of a block."""
-        if end % self._step:
+        step = self._limit.step
+        if end % step:
             return False
-        return all(self._is_there(end - back * self._step) for back in range(self._needed(end)))
+        return all(self._is_there(end - back * step) for back in range(self._limit.needed(end)))
 
     def _is_there(self, end: int) -> bool:
         known = self._there.get(end)
         if known is None:
             names = self._names(end // self._block_tokens - 1)
-            known = self._there[end] = any(self._has(self._number, name) for name in names)
+            known = self._there[end] = any(self._has(self._limit.number, name) for name in names)
         return known
-
-    def _needed(self, end: int) -> int:
-        """Ends in a row, this one included."""
-        if self._kind is GroupKind.STATE:
-            return 1
-        if self._kind is GroupKind.CHUNK and self._window:
-            return -(-(end % self._window) // self._step)
-        return min(-(-(self._window - 1) // self._step) if self._window > 1 else 1, end // self._step)

@@ -7,41 +7,64 @@ and holder, and needs no handles. Guesses of one node never exceed those of its 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 from sortedcontainers import SortedDict
 
 from radix.match import Int32Array
 from radix.namespace import Namespace
 from radix.plain import common_blocks
+from radix.presence import mask_of
 from radix.tree import TOKEN_BYTES
+
+_FEW = 24  # holders up to which a loop is faster than arrays
 
 
 class _Path:
-    """A run of tokens with the number of guesses that cover it, per holder."""
+    """A run of tokens with the number of guesses that cover it, per holder. bits: the holders in `counts`."""
 
-    __slots__ = ("children", "counts", "parent", "tokens")
+    __slots__ = ("bits", "children", "counts", "parent", "tokens")
 
-    def __init__(self, parent: _Path | None, tokens: bytearray, counts: dict[int, int]) -> None:
+    def __init__(self, parent: _Path | None, tokens: bytearray, counts: dict[int, int], bits: int) -> None:
         self.parent = parent
         self.tokens = tokens
         self.counts = counts
+        self.bits = bits
         self.children: dict[bytes, _Path] = {}
 
     def key(self) -> bytes:
         return bytes(self.tokens[:TOKEN_BYTES])
 
+    def add(self, holder: int) -> None:
+        """One more guess."""
+        count = self.counts.get(holder, 0)
+        self.counts[holder] = count + 1
+        if not count:
+            self.bits |= 1 << holder
 
-@dataclass(frozen=True, slots=True, eq=False)
+    def take(self, holder: int) -> None:
+        """One guess less."""
+        left = self.counts[holder] - 1
+        if left:
+            self.counts[holder] = left
+        else:
+            del self.counts[holder]
+            self.bits ^= 1 << holder
+
+
 class Guess:
     """One guess: a prompt of `tokens` tokens is or will be on the holder. end: the last node of its path."""
 
-    number: int
-    holder: int
-    namespace: Namespace
-    tokens: int
-    expires_at: float
-    end: _Path
+    __slots__ = ("end", "expires_at", "holder", "namespace", "number", "tokens")
+
+    def __init__(self, number: int, holder: int, namespace: Namespace, tokens: int, expires_at: float, end: _Path) -> None:
+        self.number = number
+        self.holder = holder
+        self.namespace = namespace
+        self.tokens = tokens
+        self.expires_at = expires_at
+        self.end = end
 
     def prompt(self) -> bytes:
         """The guessed tokens, int32 bytes."""
@@ -72,7 +95,7 @@ class Guesses:
         number = self._next
         self._next += 1
         data = tokens.tobytes()
-        end = self._cover(self._roots.setdefault(namespace.key(), _Path(None, bytearray(), {})), data, holder)
+        end = self._cover(self._roots.setdefault(namespace.key(), _Path(None, bytearray(), {}, 0)), data, holder)
         guess = Guess(number, holder, namespace, len(tokens), expires_at, end)
         self._by_number[number] = guess
         self._by_end[expires_at, number] = guess
@@ -115,9 +138,33 @@ class Guesses:
         """The live guesses of one holder; may be withdrawn while iterating."""
         return iter(list(self._by_holder.get(holder, {}).values()))
 
-    def match(self, namespace: Namespace, query: bytes) -> dict[int, int]:
-        """Leading tokens of `query` (int32 bytes) that are guessed, per holder."""
-        depths: dict[int, int] = {}
+    def credit(
+        self, namespace: Namespace, query: bytes, block_tokens: Int32Array, depth: Int32Array, guessed: npt.NDArray[np.bool_]
+    ) -> None:
+        """Raise `depth` [holders, TIERS] to the leading tokens of `query` (int32 bytes) that are guessed, in whole blocks.
+
+        block_tokens: int32 [holders], 0 where it is not known. guessed: [holders], set where something was raised.
+        """
+        done = 0
+        for bits, tokens in reversed(self._along(namespace, query)):  # guesses of a node are among those of the one above it
+            new = bits & ~done
+            done |= bits
+            if new.bit_count() > _FEW:
+                _raise_many(new, tokens, block_tokens, depth, guessed)
+                continue
+            while new:
+                lowest = new & -new
+                new ^= lowest
+                holder = lowest.bit_length() - 1
+                whole = int(block_tokens[holder])
+                credit = tokens - tokens % whole if whole else tokens
+                if credit > depth[holder, 0]:
+                    guessed[holder] = True
+                    np.maximum(depth[holder], credit, out=depth[holder])
+
+    def _along(self, namespace: Namespace, query: bytes) -> list[tuple[int, int]]:
+        """(bits of the holders, tokens from the start) of each node that a prompt goes through."""
+        along: list[tuple[int, int]] = []
         node = self._roots.get(namespace.key())
         offset = 0
         while node is not None:
@@ -126,10 +173,10 @@ class Guesses:
                 break
             whole = query.startswith(node.tokens, offset)
             offset += len(node.tokens) if whole else TOKEN_BYTES * common_blocks(node.tokens, 0, query, offset, TOKEN_BYTES)
-            depths.update(dict.fromkeys(node.counts, offset // TOKEN_BYTES))
+            along.append((node.bits, offset // TOKEN_BYTES))
             if not whole:
                 break
-        return depths
+        return along
 
     def _cover(self, node: _Path, data: bytes, holder: int) -> _Path:
         """Count one more guess along `data`; returns the node that ends where it ends."""
@@ -137,12 +184,12 @@ class Guesses:
         while offset < len(data):
             child = node.children.get(data[offset : offset + TOKEN_BYTES])
             if child is None:
-                child = _Path(node, bytearray(data[offset:]), {})
+                child = _Path(node, bytearray(data[offset:]), {}, 0)
                 node.children[child.key()] = child
             same = TOKEN_BYTES * common_blocks(child.tokens, 0, data, offset, TOKEN_BYTES)
             if same < len(child.tokens):
                 child = _split(child, same)
-            child.counts[holder] = child.counts.get(holder, 0) + 1
+            child.add(holder)
             offset += same
             node = child
         return node
@@ -151,11 +198,7 @@ class Guesses:
         node = guess.end
         while node.parent is not None:
             parent = node.parent
-            left = node.counts[guess.holder] - 1
-            if left:
-                node.counts[guess.holder] = left
-            else:
-                del node.counts[guess.holder]
+            node.take(guess.holder)
             if not node.counts:
                 del parent.children[node.key()]
             node = parent
@@ -165,11 +208,22 @@ class Guesses:
         _join_path(guess.end)
 
 
+def _raise_many(bits: int, tokens: int, block_tokens: Int32Array, depth: Int32Array, guessed: npt.NDArray[np.bool_]) -> None:
+    """As the loop over holders; some 12 us, whatever their number."""
+    holders = np.flatnonzero(mask_of(bits, len(depth)))
+    whole = np.maximum(block_tokens[holders], 1)
+    credit = np.int32(tokens) - np.int32(tokens) % whole
+    raised = credit > depth[holders, 0]
+    holders, credit = holders[raised], credit[raised]
+    guessed[holders] = True
+    depth[holders] = np.maximum(depth[holders], credit[:, None])
+
+
 def _split(node: _Path, cut: int) -> _Path:
     """Cut a path after `cut` bytes; the lower part keeps its identity, since guesses end there."""
     parent = node.parent
     assert parent is not None
-    upper = _Path(parent, node.tokens[:cut], dict(node.counts))
+    upper = _Path(parent, node.tokens[:cut], dict(node.counts), node.bits)
     parent.children[upper.key()] = upper
     del node.tokens[:cut]
     node.parent = upper

@@ -7,6 +7,7 @@ from radix.groups import Groups
 from radix.loose import Loose
 from radix.match import TIERS
 from radix.orphans import Orphans
+from radix.presence import Presence
 from radix.tree import AnyLedger, AnyTree, Place
 
 _LOOSE_PER_ORPHAN = 16  # a loose block costs about a sixteenth of a waiting one
@@ -17,6 +18,7 @@ class Holder:
 
     __slots__ = (
         "_orphan_limit",
+        "_presence",
         "counting",
         "groups",
         "ledgers",
@@ -31,9 +33,18 @@ class Holder:
     )
 
     def __init__(
-        self, number: int, replica: str, rank: int, tree: AnyTree, *, counting: bool, orphan_limit: int, model: str = ""
+        self,
+        number: int,
+        replica: str,
+        rank: int,
+        tree: AnyTree,
+        presence: Presence,
+        *,
+        counting: bool,
+        orphan_limit: int,
+        model: str = "",
     ) -> None:
-        """tree: where its blocks lie."""
+        """tree: where its blocks lie. presence: of all holders' blocks that have no place."""
         self.number = number
         self.tree = tree
         self.replica = replica
@@ -43,13 +54,15 @@ class Holder:
         self.groups = Groups()
         self.ledgers: dict[int, list[AnyLedger]] = {}  # by group, then by tier
         self._orphan_limit = orphan_limit
+        self._presence = presence
         self.count_copies(counting)
 
     def count_copies(self, counting: bool) -> None:
         """Begin to count copies of blocks, or to take a repeated store for the same block; only while there are none."""
         self.counting = counting
-        self.orphans = Orphans(self._orphan_limit, counting=counting)
-        self.loose = Loose(self._orphan_limit * _LOOSE_PER_ORPHAN, counting=counting)
+        self.orphans = Orphans(self._orphan_limit, counting=counting, holder=self.number, bits=self._presence.waiting)
+        limit = self._orphan_limit * _LOOSE_PER_ORPHAN
+        self.loose = Loose(limit, counting=counting, holder=self.number, bits=self._presence.loose)
 
     def ledger(self, group: int, tier: Tier) -> AnyLedger:
         """What it has on one tier in one group."""

@@ -15,7 +15,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NewType
 
 import numpy as np
-import numpy.typing as npt
 
 from radix.changes import Applied, Batch, Cleared, Event, Heard, Removed, Stored, Tier
 from radix.dump import HeldBlock, digest_of, held_blocks
@@ -27,6 +26,7 @@ from radix.match import TIERS, Int32Array, Match
 from radix.moving import move
 from radix.namespace import Namespace
 from radix.plain import PlainTree
+from radix.presence import Presence
 from radix.tree import AnyTree, Members, Root, width_of
 from radix.writer import Writer
 
@@ -70,7 +70,8 @@ class Index:
         self._guesses = Guesses()
         self._holders: list[Holder | None] = []  # by number
         self._numbers: dict[tuple[str, int], int] = {}
-        self._lookup = Lookup(self._trees)
+        self._presence = Presence()
+        self._lookup = Lookup(self._trees, self._presence)
         self._writer = Writer(confirm=self._confirm, regroup=self._lookup.forget)
 
     def holder(self, replica: str, rank: int, *, model: str = "", counting: bool = True) -> int:
@@ -85,7 +86,14 @@ class Index:
         if number == len(self._holders):
             self._holders.append(None)
         self._holders[number] = Holder(
-            number, replica, rank, self._trees[-1], counting=counting, orphan_limit=self._orphan_limit, model=model
+            number,
+            replica,
+            rank,
+            self._trees[-1],
+            self._presence,
+            counting=counting,
+            orphan_limit=self._orphan_limit,
+            model=model,
         )
         self._numbers[replica, rank] = number
         self._lookup.forget()
@@ -184,7 +192,7 @@ class Index:
         guessed = np.zeros(len(self._holders), np.bool_)
         known = self._lookup.match(namespace, query, self.holders(), depth)
         if len(self._guesses):
-            self._match_guesses(namespace, query.tobytes(), depth, guessed)
+            self._guesses.credit(namespace, query.tobytes(), self._lookup.block_tokens(self._holders), depth, guessed)
         return Match(depth, guessed, known)
 
     def clear(self, holder: int) -> int:
@@ -192,7 +200,7 @@ class Index:
         owner = self._of(holder)
         self._guesses.forget(holder)
         ledgers = owner.clear()
-        self._lookup.forget()
+        self._lookup.cleared(holder)
         if self._payloads is not None:
             self._payloads.forget(holder)
         return sum(ledger.clear() for ledger in ledgers)
@@ -279,14 +287,6 @@ class Index:
         reached = np.zeros((owner.number + 1, TIERS), np.int32)
         owner.tree.depths(root, np.frombuffer(guess.prompt(), np.int32), Members((owner.number,)), reached)
         return int(reached[owner.number, -1]) // root.block_tokens
-
-    def _match_guesses(self, namespace: Namespace, query: bytes, depth: Int32Array, guessed: npt.NDArray[np.bool_]) -> None:
-        for number, tokens in self._guesses.match(namespace, query).items():
-            whole = self._of(number).groups.block_tokens
-            credit = tokens - tokens % whole if whole else tokens
-            if credit > depth[number, 0]:
-                guessed[number] = True
-                np.maximum(depth[number], credit, out=depth[number])
 
 
 def _removal_key(event: Event) -> tuple[int, int] | None:

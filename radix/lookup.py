@@ -16,8 +16,10 @@ import numpy as np
 from radix.changes import Tier
 from radix.groups import Names, servable
 from radix.holder import Holder
+from radix.hybrid import Alike, Profile, Walked, profiles, serve
 from radix.match import TIERS, Int32Array
 from radix.namespace import Namespace
+from radix.presence import Presence
 from radix.tree import AnyTree, Members, Place
 
 _MOST_PLANS = 4096  # salts and images make namespaces without end
@@ -32,7 +34,8 @@ class _Walk:
 
 @dataclass(slots=True)
 class _Plan:
-    """plain: walks whose longest answer is the credit. joint: walks of holders whose groups have to agree.
+    """plain: walks whose longest answer is the credit. joint: walks of holders whose groups have to agree: those of `profiles`
+    are looked at together, `others` one by one.
 
     key, seen: the roots it was made for, per tree.
     """
@@ -41,14 +44,18 @@ class _Plan:
     seen: list[tuple[Any, ...]]
     plain: list[_Walk] = field(default_factory=list)
     joint: list[_Walk] = field(default_factory=list)
-    hybrids: list[Holder] = field(default_factory=list)
+    profiles: list[Profile] = field(default_factory=list)
+    others: list[Holder] = field(default_factory=list)
 
 
 class Lookup:
     """Answers prompts from the trees that holders lie in."""
 
-    def __init__(self, trees: Sequence[AnyTree]) -> None:
+    def __init__(self, trees: Sequence[AnyTree], presence: Presence) -> None:
         self._trees = trees
+        self._presence = presence
+        self._alike = Alike()
+        self._sizes: Int32Array | None = None
         self._plans: dict[Namespace, _Plan] = {}
         self._parts: dict[tuple[str, int, int], tuple[Members, Members]] = {}  # (model, tree, group) -> plain, joint
 
@@ -56,6 +63,18 @@ class Lookup:
         """Holders, models, groups or trees are not what they were."""
         self._plans.clear()
         self._parts.clear()
+        self._sizes = None
+
+    def block_tokens(self, holders: Sequence[Holder | None]) -> Int32Array:
+        """Tokens per block of what makes credit, int32 [holders]; 0 while unknown."""
+        if self._sizes is None:
+            self._sizes = np.array([0 if owner is None else owner.groups.block_tokens for owner in holders], np.int32)
+        return self._sizes
+
+    def cleared(self, holder: int) -> None:
+        """A holder's view starts anew."""
+        self._alike.forget(holder)
+        self.forget()
 
     def match(self, namespace: Namespace, tokens: Int32Array, holders: Iterable[Holder], depth: Int32Array) -> bool:
         """Raise `depth` [holders, TIERS] to the matched tokens; False when a tree was too busy changing.
@@ -70,7 +89,7 @@ class Lookup:
         known = True
         for walk in plan.plain:
             known &= walk.tree.depths(walk.root, tokens, walk.members, depth)
-        return known & self._match_hybrids(plan, tokens, depth) if plan.hybrids else known
+        return known & self._match_hybrids(plan, tokens, depth) if plan.joint else known
 
     def _plan(self, namespace: Namespace, holders: Iterable[Holder]) -> _Plan:
         key = namespace.without_model().key()
@@ -88,23 +107,29 @@ class Lookup:
                     plan.plain.append(_Walk(tree, root, plain))
                 if joint.holders:
                     plan.joint.append(_Walk(tree, root, joint))
-        plan.hybrids = [holder for holder in of_model if not holder.groups.plain] if plan.joint else []
+        if plan.joint:
+            plan.profiles, plan.others = profiles([holder for holder in of_model if not holder.groups.plain])
         return plan
 
     def _match_hybrids(self, plan: _Plan, tokens: Int32Array, depth: Int32Array) -> bool:
-        walked: list[tuple[_Walk, Int32Array, _NamesAlong]] = []
+        walked: list[Walked] = []
         known = True
         for walk in plan.joint:
             reached = np.zeros((len(depth), TIERS), np.int32)
             known &= walk.tree.depths(walk.root, tokens, walk.members, reached)
-            walked.append((walk, reached, _NamesAlong(walk.tree.places_along(walk.root, tokens))))
-        for owner in plan.hybrids:
-            mine = [
-                (walk.root.group, walk.root.block_tokens, reached[owner.number].tolist(), names.of(owner))
-                for walk, reached, names in walked
-                if walk.tree is owner.tree and walk.root.group in owner.groups.credit
-            ]
-            depth[owner.number] = _servable_by(owner, mine)
+            places = walk.tree.places_along(walk.root, tokens)
+            walked.append(Walked(walk.tree, walk.root.group, walk.root.block_tokens, reached, places))
+        for profile in plan.profiles:
+            serve(profile, walked, self._presence, self._alike, depth)
+        if plan.others:
+            named = [_NamesAlong(walk.places) for walk in walked]
+            for owner in plan.others:
+                mine = [
+                    (walk.group, walk.block_tokens, walk.reached[owner.number].tolist(), names.of(owner))
+                    for walk, names in zip(walked, named, strict=True)
+                    if walk.tree is owner.tree and walk.group in owner.groups.credit
+                ]
+                depth[owner.number] = _servable_by(owner, mine)
         return known
 
 

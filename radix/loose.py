@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from radix.changes import Tier
+from radix.presence import Bits
 
 
 class Loose:
     """The loose blocks of one holder; over `limit` the one that came first is given up."""
 
-    def __init__(self, limit: int, *, counting: bool) -> None:
+    def __init__(self, limit: int, *, counting: bool, holder: int, bits: Bits) -> None:
+        """bits: of all holders, kept in step."""
         self._limit = limit
+        self._holder = holder
+        self._bits = bits
         self._counting = counting
         self._copies: dict[tuple[int, int, int], int] = {}  # (group, tier, hash) -> stores minus removals, oldest first
         self._tiers: dict[tuple[int, int], tuple[Tier, ...]] = {}  # (group, hash) -> where
@@ -37,6 +41,7 @@ class Loose:
         if copies is None:
             self._copies[key] = 1
             self._on[tier] += 1
+            self._bits.add(self._holder, tier, group, block_hash)
             self._tiers[group, block_hash] = (*self._tiers.get((group, block_hash), ()), tier)
             if len(self._copies) > self._limit:
                 self._forget(next(iter(self._copies)))
@@ -72,10 +77,13 @@ class Loose:
         taken = [(tier, self._copies.pop((group, int(tier), block_hash))) for tier in self._tiers.pop((group, block_hash))]
         for tier, _ in taken:
             self._on[tier] -= 1
+            self._bits.take(self._holder, tier, group, block_hash)
         return taken
 
     def clear(self) -> None:
         """Give up all of them."""
+        for group, tier, block_hash in self._copies:
+            self._bits.take(self._holder, tier, group, block_hash)
         self._copies.clear()
         self._tiers.clear()
         self._on = [0] * len(Tier)
@@ -84,6 +92,7 @@ class Loose:
         group, tier, block_hash = key
         del self._copies[key]
         self._on[tier] -= 1
+        self._bits.take(self._holder, tier, group, block_hash)
         left = tuple([other for other in self._tiers[group, block_hash] if other != tier])
         if left:
             self._tiers[group, block_hash] = left

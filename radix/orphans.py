@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from radix.changes import NamespaceHint, Stored, Tier
+from radix.presence import Bits
 from radix.tree import TOKEN_BYTES
 
 
@@ -26,8 +27,11 @@ class Orphan:
 class Orphans:
     """The waiting blocks of one holder; over `limit` the one that waited longest is given up."""
 
-    def __init__(self, limit: int, *, counting: bool) -> None:
+    def __init__(self, limit: int, *, counting: bool, holder: int, bits: Bits) -> None:
+        """bits: of all holders, kept in step."""
         self._limit = limit
+        self._holder = holder
+        self._bits = bits
         self._counting = counting
         self._waiting: dict[tuple[int, int, int], Orphan] = {}  # (tier, group, hash), oldest first
         self._by_parent: dict[tuple[int, int], dict[tuple[int, int, int], None]] = {}  # (group, parent hash) -> keys
@@ -56,6 +60,7 @@ class Orphans:
                     len(event.lead),
                 )
                 self._waiting[key] = orphan
+                self._bits.add(self._holder, *key)
                 self._by_parent.setdefault((event.group, parent), {})[key] = None
                 new += 1
             elif self._counting:
@@ -92,11 +97,14 @@ class Orphans:
 
     def clear(self) -> None:
         """Give up all of them."""
+        for key in self._waiting:
+            self._bits.take(self._holder, *key)
         self._waiting.clear()
         self._by_parent.clear()
 
     def _take(self, key: tuple[int, int, int]) -> Orphan:
         orphan = self._waiting.pop(key)
+        self._bits.take(self._holder, *key)
         siblings = self._by_parent[orphan.group, orphan.parent]
         del siblings[key]
         if not siblings:

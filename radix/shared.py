@@ -14,7 +14,6 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from radix.directory import Directory, SharedHolder, shared_root_key
 from radix.errors import RadixError
@@ -81,6 +80,7 @@ class SharedIndex:
         self._models: list[str] = []
         self._numbers: dict[tuple[str, int], int] = {}
         self._guesses = Guesses()
+        self._sizes: Int32Array | None = None
         self._matcher: SharedMatcher | None = None
         self._directory = Directory()
         self._known: dict[tuple[str, int], SharedHolder] = {}
@@ -182,15 +182,23 @@ class SharedIndex:
         guessed = np.zeros(len(self._owners), np.bool_)
         known = self._matcher is not None and self._match_known(self._matcher, namespace, query, depth)
         if len(self._guesses):
-            self._match_guesses(namespace, query.tobytes(), depth, guessed)
+            self._guesses.credit(namespace, query.tobytes(), self._sizes_now(), depth, guessed)
         return Match(depth, guessed, known)
 
     def stats(self) -> IndexStats:
         """Sizes as the writer last told; the guesses are those of this process."""
         return replace(self._stats, guesses=len(self._guesses))
 
+    def _sizes_now(self) -> Int32Array:
+        """Tokens per block, int32 [holders]."""
+        if self._sizes is None:
+            known = [self._known.get(owner) if owner is not None else None for owner in self._owners]
+            self._sizes = np.array([0 if holder is None else holder.block_tokens for holder in known], np.int32)
+        return self._sizes
+
     def _forget_plans(self) -> None:
         """Holders, models or groups are not what they were."""
+        self._sizes = None
         self._plans.clear()
         self._crews.clear()
 
@@ -262,14 +270,6 @@ class SharedIndex:
                 root = None if lead else shared_root_key(namespace, block_tokens, group, b"")
                 walks.append(_Walk(namespace, block_tokens, group, lead, members[group], root))
         return walks
-
-    def _match_guesses(self, namespace: Namespace, query: bytes, depth: Int32Array, guessed: npt.NDArray[np.bool_]) -> None:
-        for number, tokens in self._guesses.match(namespace, query).items():
-            whole = self.block_tokens(number)
-            credit = tokens - tokens % whole if whole else tokens
-            if credit > depth[number, 0]:
-                guessed[number] = True
-                np.maximum(depth[number], credit, out=depth[number])
 
 
 def _by_group(holders: list[SharedHolder]) -> dict[int, tuple[int, ...]]:

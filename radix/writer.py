@@ -41,7 +41,7 @@ class Writer:
         sparse = owner.groups.sparse(event.group)
         fitting = 0 if sparse and owner.groups.has_full else _complete_blocks(event)
         if sparse:
-            owner.groups.known[event.group].resize(event.tier, event.block_tokens)
+            self._resize(owner, event.group, event.tier, event.block_tokens)
         placed = self._settle(owner, event, fitting, applied) if fitting else 0
         if placed < len(event.hashes):
             applied.skipped += not sparse
@@ -81,7 +81,7 @@ class Writer:
         data: bytes,
         applied: Applied,
     ) -> None:
-        owner.groups.known[root.group].resize(tier, root.block_tokens)
+        self._resize(owner, root.group, tier, root.block_tokens)
         before = 0 if parent is None else parent.depth + 1
         placed = owner.ledger(root.group, tier).store(root, parent, hashes, data)
         applied.stored += placed.new
@@ -93,6 +93,10 @@ class Writer:
                 self._take_in(owner, root.group, block_hash, applied)
         if len(owner.orphans):
             self._adopt(owner, root.group, hashes, applied)
+
+    def _resize(self, owner: Holder, group: int, tier: Tier, block_tokens: int) -> None:
+        if owner.groups.known[group].resize(tier, block_tokens):
+            self._regroup()
 
     def _hold(self, owner: Holder, tier: Tier, group: int, block_hash: int, applied: Applied) -> None:
         """A block without tokens: it lies where another tier has it, or is loose."""

@@ -45,6 +45,7 @@ def assert_empty(index: Index) -> None:
     """Nothing is left of anything."""
     stats = index.stats()
     assert (stats.nodes, stats.blocks, stats.guesses, stats.orphans, stats.loose) == (0, 0, 0, 0, 0)
+    assert (len(index._presence.loose), len(index._presence.waiting)) == (0, 0)
     check_shape(index)
     for tree in index._trees:
         assert (tree.sizes().nodes, tree.sizes().blocks) == (0, 0)

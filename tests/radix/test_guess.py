@@ -9,6 +9,7 @@ import pytest
 
 from radix import Batch, Index, Namespace, Removed, Stored
 from radix.guess import Guesses
+from radix.match import TIERS
 from tests.radix.shape import assert_empty
 
 BASE = Namespace("m")
@@ -111,16 +112,19 @@ def test_guesses_are_bounded() -> None:
     assert not guesses.withdraw(numbers[1])
 
 
+@pytest.mark.parametrize("holders", [3, 70])
 @pytest.mark.parametrize("seed", range(4))
-def test_random_guesses_equal_a_list_of_prompts(seed: int) -> None:
-    """FC-28: add, withdraw and expire in any order; nothing is left at the end."""
+def test_random_guesses_equal_a_list_of_prompts(seed: int, holders: int) -> None:
+    """FC-28: add, withdraw and expire in any order; nothing is left at the end. Few holders in a loop, many at once."""
     rnd = random.Random(seed)
     guesses = Guesses()
     live: dict[int, tuple[int, list[int], float]] = {}
+    sizes = np.array([rnd.choice([0, 1, 3]) for _ in range(holders)], np.int32)
+    known = np.array([[rnd.randrange(4)] * TIERS for _ in range(holders)], np.int32)
     for step in range(400):
         draw = rnd.random()
-        if draw < 0.5:
-            holder, prompt = rnd.randrange(3), [rnd.choice([1, 2]) for _ in range(rnd.randrange(8))]
+        if draw < 0.5 or len(live) < 2 * holders:
+            holder, prompt = rnd.randrange(holders), [rnd.choice([1, 2]) for _ in range(rnd.randrange(8))]
             ends = step + rnd.randrange(30)
             live[guesses.add(holder, BASE, np.array(prompt, np.int32), ends)] = (holder, prompt, ends)
         elif draw < 0.7 and live:
@@ -131,12 +135,17 @@ def test_random_guesses_equal_a_list_of_prompts(seed: int) -> None:
             guesses.expire(step)
             live = {number: guess for number, guess in live.items() if guess[2] > step}
         query = [rnd.choice([1, 2]) for _ in range(8)]
-        want: dict[int, int] = {}
+        want: dict[int, int] = dict.fromkeys(range(holders), 0)
         for holder, prompt, _ in live.values():
             same = next((i for i, (x, y) in enumerate(zip(prompt, query, strict=False)) if x != y), min(len(prompt), len(query)))
-            want[holder] = max(want.get(holder, 0), same)
-        assert guesses.match(BASE, np.array(query, np.int32).tobytes()) == {holder: n for holder, n in want.items() if n}
-        assert sorted(guess.number for holder in range(3) for guess in guesses.of(holder)) == sorted(live)
+            want[holder] = max(want[holder], same)
+        credit = [tokens - tokens % (sizes[holder] or 1) for holder, tokens in want.items()]
+        depth, guessed = known.copy(), np.zeros(holders, np.bool_)
+        guesses.credit(BASE, np.array(query, np.int32).tobytes(), sizes, depth, guessed)
+        assert depth[:, 0].tolist() == [max(pair) for pair in zip(credit, known[:, 0].tolist(), strict=True)]
+        assert (depth == depth[:, :1]).all()
+        assert guessed.tolist() == (np.array(credit) > known[:, 0]).tolist()
+        assert sorted(guess.number for holder in range(holders) for guess in guesses.of(holder)) == sorted(live)
     for number in list(live):
         guesses.withdraw(number)
     assert not guesses._roots and not guesses._by_holder and not len(guesses)
