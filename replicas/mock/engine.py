@@ -151,6 +151,10 @@ class MockEngine:
             rank.abort(handle)
         return len(found)
 
+    def stop(self, handle: RequestHandle) -> None:
+        """End one open request with what it has."""
+        self._open[handle][0].abort(handle)
+
     def reset(self) -> bool:
         """Forget every hit of every rank; False when one of them is in use, and then that one keeps its own."""
         done = [rank.reset() for rank in self.ranks]
