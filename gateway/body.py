@@ -102,8 +102,9 @@ def with_model(body: bytes, model: str) -> bytes:
 
 
 def _is_batch(fields: dict[str, Any], kind: Kind) -> bool:
-    names = ("input_ids", "text") if kind is Kind.GENERATE else ("prompt",)
-    prompt = next((value for name in names if (value := fields.get(name)) is not None), None)
+    prompt = fields.get("prompt")
+    if kind is Kind.GENERATE:
+        prompt = fields.get("text") if fields.get("input_ids") is None else fields["input_ids"]
     return isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
 
 

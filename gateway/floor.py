@@ -15,8 +15,10 @@ from gateway.http1.answer import AnswerHead, Body
 from gateway.http1.parse import RequestHead
 from gateway.http1.pool import Pools
 from gateway.prompt import Prompts
-from gateway.request import Kind, Placer, TrafficCounts
+from gateway.request import Intent, Kind, Placer, TrafficCounts
 from gateway.stream import Relay
+
+_MOST_SOUGHT = 64  # replicas asked for something that one of them keeps
 
 
 class Open(Protocol):
@@ -40,6 +42,10 @@ class Floor:
     all_ended: Callable[[], None]
     exchanges: set[Open] = field(default_factory=set)
     stored: StoredResponses = field(default_factory=StoredResponses)
+
+    def attempts(self, intent: Intent) -> int:
+        """How many replicas may be asked before the first byte."""
+        return _MOST_SOUGHT if intent.seeks else self.settings.limits.attempts
 
     def relay(
         self, kind: Kind, request: RequestHead, head: AnswerHead, length: int, replica: Replica, *, drop_usage: bool

@@ -179,7 +179,7 @@ class Exchange:
 
     def _moved(self, *, fault: bool) -> bool:
         assert self._ticket is not None
-        if self._tries >= self._floor.settings.limits.attempts and not self._intent.seeks:
+        if self._tries >= self._floor.attempts(self._intent):
             return False
         try:
             self._ticket.move(fault=fault)

@@ -18,7 +18,7 @@ def not_served(model: str, served: Sequence[str]) -> Refusal:
     """404 that names what there is, up to a bound."""
     named = ", ".join(name[:_LONGEST_NAME] for name in served[:_MOST_NAMED])
     rest = f" and {len(served) - _MOST_NAMED} more" if len(served) > _MOST_NAMED else ""
-    message = f"the model {model!r:.100} does not exist; served are {named}{rest}"
+    message = f"the model {model!r:.100} does not exist; this gateway serves {named}{rest}"
     return Refusal(404, message, param="model", code="model_not_found")
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from events.types import Freshness
+from gateway.cards import ANY_MODEL
 from gateway.choose.prefix import prefix_hash
 from gateway.choose.types import Decision, FleetView, NoEligible, Policy, Receipt, RequestView
 from gateway.due import DueList
@@ -88,7 +89,7 @@ class FleetPlacer:
         try:
             return self.policy.choose(request, self._view(model, tried), now)
         except NoEligible:
-            raise NoReplica(model) from None
+            raise NoReplica(None if model == ANY_MODEL else model) from None
 
     def _view(self, model: str, tried: set[int]) -> FleetView:
         """The fleet itself in the common case; a masked copy where not every holder may be chosen."""
@@ -164,7 +165,8 @@ class FleetTicket:
         """Leave for the next best replica not yet tried; raises NoReplica, and then holds no load but is still open."""
         now = self._placer.clock()
         replica = self.replica
-        self._tried.add(self._holder)
+        # Ranks of one replica keep the same things: one answer is that of all.
+        self._tried.update(replica.holders if self._intent.seeks else (self._holder,))
         self._leave(withdraw=True)
         if fault:
             self._placer.on_fault(replica)

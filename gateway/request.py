@@ -32,6 +32,8 @@ class Kind(Enum):
     TOKENS = "tokens"  # vLLM's API of ids in and ids out
     PASS_THROUGH = "pass_through"
 
+    __hash__ = object.__hash__  # each request looks its row up; that of Enum is a function of Python
+
 
 @dataclass(slots=True)
 class Intent:

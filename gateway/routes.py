@@ -77,10 +77,10 @@ class Routes:
     def _by_shape(self, path: str) -> Route | None:
         if path.startswith(_ONE_MODEL) and len(path) > len(_ONE_MODEL):
             return _MODEL
+        if self._passing.admits(path):
+            return _PASSED
         stored = STORED.fullmatch(path)
-        if stored is not None:
-            return _STORED[stored["of"]]
-        return _PASSED if self._passing.admits(path) else None
+        return _STORED[stored["of"]] if stored is not None else None
 
 
 def errors_at(path: str) -> ErrorShape:

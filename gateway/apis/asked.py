@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
-from gateway.apis.passing import Found, find_model
+from gateway.apis.passing import find_model
 from gateway.apis.stored import PATH, StoredResponses
 from gateway.body import Parse, look, with_model, without_report_mode
 from gateway.http1.parse import RequestHead
@@ -28,10 +28,10 @@ class Asked:
 
     def read(self, kind: Kind, head: RequestHead, body: bytes) -> tuple[Intent, bytes]:
         """(intent, body to send); raises Refusal 400 naming the field."""
-        found = Found()
+        span = None
         if kind is Kind.PASS_THROUGH:
             found = find_model(head.content_type, head.target, body)
-            fields = dict(found.fields or {})
+            fields, span = dict(found.fields or {}), found.span
             streams = fields.get("stream") is True
             intent = Intent(kind, fields, found.model, streams, session=head.session, priority=head.priority)
         elif kind is Kind.STORED:
@@ -41,7 +41,7 @@ class Asked:
             if kind is Kind.RESPONSES:
                 self._follow(intent, intent.fields.get(_PREVIOUS))
         if self._aliases and intent.model is not None:
-            body = self._rename(intent, body, found.span)
+            body = self._rename(intent, body, span)
         return intent, without_report_mode(body, intent.fields)
 
     def _of_stored(self, head: RequestHead) -> Intent:

@@ -16,7 +16,7 @@ from gateway.usage import USAGE, UsageScanner, count, usage_in
 _STOP = b"message_stop"
 _ENDS = (b"response.completed", b"response.incomplete", b"response.failed")
 # An event that holds the whole answer can be too long to be parsed here; this line can not stand in its JSON.
-_END_LINE = re.compile(rb"^event: ?response\.(?:completed|incomplete|(failed))[\r\n]", re.MULTILINE)
+_END_LINE = re.compile(rb"^event: ?(response\.(?:completed|incomplete|failed))[\r\n]", re.MULTILINE)
 _NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})(?=[\s,}])')
 
 
@@ -89,10 +89,13 @@ class ResponseEvents(EventReader):
         return b"event: error\ndata: " + orjson.dumps(fields) + b"\n\n"
 
     def _note_end(self, events: bytes) -> None:
-        line = _END_LINE.search(events)
-        kinds = [_kind_of(event) for event in split_events(events)] if line is None else []
-        self.failed = self.failed or (line is not None and line[1] is not None) or "response.failed" in kinds
-        self._done = self._done or line is not None or any(f"{kind}".encode() in _ENDS for kind in kinds)
+        if self.torn:
+            line = _END_LINE.search(events)
+            kinds = [line[1].decode()] if line is not None else []
+        else:  # the body may end in half an event, and then its name says nothing
+            kinds = [_kind_of(event) or "" for event in split_events(events)]
+        self.failed = self.failed or "response.failed" in kinds
+        self._done = self._done or any(kind.encode() in _ENDS for kind in kinds)
 
 
 class GenerateEvents(EventReader):
