@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +25,12 @@ def part(head: bytes, content: bytes) -> bytes:
 
 def named(name: bytes, content: bytes) -> bytes:
     return part(b'Content-Disposition: form-data; name="%s"\r\n\r\n' % name, content)
+
+
+def test_the_page_for_operators_shows_the_default_list() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])
+    assert tuple(shown["pass_through"]) == PASS_THROUGH
 
 
 def test_the_default_list_is_allowed_and_administers_nothing() -> None:
@@ -93,7 +102,7 @@ def test_a_path_passes_as_it_is_listed_and_only_in_one_reading(path: str, admitt
         (b'Multipart/Form-Data; charset=x; boundary="b1"', b"/x", part(FILE, b"RIFF") + named(b"model", b"m") + b"--b1--", "m"),
         (FORM, b"/x", part(FILE, b'\r\nname="model"\r\n\r\nno') + b"--b1--", None),
         (FORM, b"/x", named(b"a", b'\r\n--b2\r\nContent-Disposition: form-data; name="model"\r\n\r\nno') + b"--b1--", None),
-        (FORM, b"/x", named(b"other", b"x") + b"--b1--\r\n" + named(b"model", b"behind the end"), None),
+        (FORM, b"/x", named(b"other", b"x") + b"--b1--\r\n" + named(b"model", b"behind the end") + b"--b1--", None),
         (FORM, b"/x", b'--b1\r\nContent-Disposition: form-data; name="model"\r\n\r\nno end', None),
         (FORM, b"/x", named(b"model", b"\xff") + b"--b1--", None),
         (FORM, b"/x", named(b"model", b"x" * 501) + b"--b1--", None),

@@ -175,7 +175,7 @@ def test_models_are_merged_with_aliases_and_adapters(vllm: Engines, gateway: Gat
     assert call(f"{gateway.base}/v1/models/gpt-5").json() == by_name["gpt-5"]
     missing = call(f"{gateway.base}/v1/models/none")
     assert missing.status == 404
-    assert "served are m, s, h, tuned, gpt-5" in missing.json()["error"]["message"]
+    assert "serves m, s, h, tuned, gpt-5" in missing.json()["error"]["message"]
 
 
 def test_an_alias_reaches_the_engine_under_the_name_it_knows(vllm: Engines, gateway: Gateway) -> None:
@@ -189,7 +189,7 @@ def test_an_alias_reaches_the_engine_under_the_name_it_knows(vllm: Engines, gate
         assert (reply.status, reply.json()["model"]) == (200, "m"), reply.body
     refused = post(gateway, "/v1/completions", model="nobody", prompt="x")
     assert refused.status == 404
-    assert "served are" in refused.json()["error"]["message"]
+    assert "this gateway serves" in refused.json()["error"]["message"]
 
 
 def test_an_adapter_has_a_cache_of_its_own(hybrid: Engines, gateway: Gateway) -> None:
