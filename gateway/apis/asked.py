@@ -59,11 +59,7 @@ class Asked:
             intent.seeks = intent.pin is None
 
     def _rename(self, intent: Intent, body: bytes, span: tuple[int, int] | None) -> bytes:
-        name = intent.model or ""
-        base, colon, adapter = name.partition(":")  # SGLang's way to name an adapter
-        target = self._aliases.get(name)
-        if target is None and colon and base in self._aliases:
-            target = f"{self._aliases[base]}:{adapter}"
+        target = self._aliases.get(intent.model or "")
         if target is None:
             return body
         intent.model = target

@@ -94,6 +94,8 @@ class MockEngine:
 
     def adapter_of(self, model: str | None) -> str | None:
         """The adapter a request's `model` names, None for the base model; raises UnknownModel."""
+        if self.settings.dialect == "sglang" and model is not None:
+            model = model.removeprefix(f"{self.settings.model}:")  # its way to name an adapter
         if model in (None, "", self.settings.model):
             return None
         if model not in self.adapters:
