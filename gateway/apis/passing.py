@@ -55,16 +55,19 @@ ADMINISTRATION = (
     "/pause_generation",
     "/perf_metrics",
     "/prometheus/",
+    "/release_memory",
     "/release_memory_occupation",
     "/reset_encoder_cache",
     "/reset_mm_cache",
     "/reset_prefix_cache",
     "/resume",
+    "/resume_memory",
     "/resume_memory_occupation",
     "/scale_elastic_ep",
     "/send_weights_to_remote_instance",
     "/server_info",
     "/set_internal_state",
+    "/set_trace_level",
     "/shutdown",
     "/sleep",
     "/slow_down",
@@ -85,6 +88,7 @@ ADMINISTRATION = (
     "/v1/loads",
     "/v1/unload_lora_adapter",
     "/wake_up",
+    "/weights_checker",
 )
 _ENTRY = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
 # A proxy in front of an engine may read these as another path than we do.

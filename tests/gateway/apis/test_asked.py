@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.apis.asked import Asked
 from gateway.apis.stored import StoredResponses
@@ -141,3 +143,26 @@ def test_only_messages_that_are_an_array_are_taken() -> None:
 
 def test_the_name_is_written_as_json() -> None:
     assert orjson.loads(with_model(b'{"model":"a"}', 'b"\n\\')) == {"model": 'b"\n\\'}
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.just("model"), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), _VALUES, max_size=4), st.text(min_size=1), st.text(), st.sampled_from([None, 1]), st.booleans())
+def test_any_body_keeps_its_other_bytes(
+    fields: dict[str, Any], name: str, target: str, indent: int | None, ascii_only: bool
+) -> None:
+    """FC-40: wherever the name stands, whatever is written around it."""
+    body = {**fields, "model": name}
+    raw = json.dumps(body, indent=indent, ensure_ascii=ascii_only).encode()
+    renamed = with_model(raw, target)
+    assert json.loads(renamed) == {**body, "model": target}
+    literal = json.dumps(name, ensure_ascii=ascii_only).encode()
+    written = orjson.dumps(target)
+    assert len(renamed) == len(raw) - len(literal) + len(written)
+    at = renamed.rindex(written) if renamed.count(written) == 1 else None
+    assert at is None or raw == renamed[:at] + literal + renamed[at + len(written) :]
