@@ -41,7 +41,7 @@ class Facts:
 
     event_sources: rank -> (events endpoint, replay endpoint or None), published under `topic`. repeats_stores: its events name
     a block again without a further copy (SGLang, TensorRT-LLM). has_queue: its events can be polled, of blocks of
-    `queue_block_tokens`, 0 where it does not say. cards: more of the models, to show.
+    `queue_block_tokens`, 0 where it does not say. cards: what it says of each model.
     """
 
     models: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Facts:
     repeats_stores: bool = False
     has_queue: bool = False
     queue_block_tokens: int = 0
-    cards: tuple[Card, ...] = field(default=(), compare=False)
+    cards: tuple[Card, ...] = field(default=(), compare=False)  # of `models`, which are compared
 
 
 @dataclass(slots=True)
