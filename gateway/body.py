@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import orjson
 
+from gateway.apis.table import API
 from gateway.errors import Refusal
 from gateway.request import Intent, Kind
 
@@ -37,15 +38,15 @@ def look(
     parse: may parse less than the whole body where it knows the rest, and returns what `loads` would return.
     """
     try:
-        fields = parse(body, _loads)
+        fields = parse(body, loads)
     except orjson.JSONDecodeError as error:
         raise Refusal(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(fields, dict):
         raise Refusal(400, f"the body must be a JSON object, got {_kind_of(fields)}", code="invalid_json")
     model = _typed(fields, "model", str, _STRING)
     stream = _typed(fields, "stream", bool, "true or false")
-    if kind is Kind.CHAT:
-        _typed(fields, "messages", list, "an array")
+    for name in API[kind].arrays:
+        _typed(fields, name, list, "an array")
     options = fields.get("stream_options")
     return Intent(
         kind=kind,
@@ -55,6 +56,7 @@ def look(
         wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
         session=session,
         priority=priority,
+        is_batch=_is_batch(fields, kind),
     )
 
 
@@ -85,16 +87,39 @@ def without_report_mode(body: bytes, fields: dict[str, Any]) -> bytes:
     except (msgspec.DecodeError, RecursionError):
         raise Refusal(400, f"the body is nested too deep to take '{_REPORT_MODE}' out of it", param=_ARGUMENTS) from None
     del kept[_REPORT_MODE]
-    start, size = _address(value) - _address(body), len(memoryview(value))
+    start, end = _span(value, body)
     members = b",".join(orjson.dumps(name) + b":" + bytes(memoryview(raw)) for name, raw in kept.items())
-    return b"%s{%s}%s" % (body[:start], members, body[start + size :])
+    return b"%s{%s}%s" % (body[:start], members, body[end:])
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """The body with another value of `model`, and all other bytes as they came (FC-40); raises Refusal 400."""
+    try:
+        start, end = _span(_MEMBERS.decode(body)["model"], body)
+    except (msgspec.DecodeError, RecursionError):
+        raise Refusal(400, "the body is nested too deep to take another name of the model", param="model") from None
+    return b"%s%s%s" % (body[:start], orjson.dumps(model), body[end:])
+
+
+def _is_batch(fields: dict[str, Any], kind: Kind) -> bool:
+    prompt = fields.get("prompt")
+    if kind is Kind.GENERATE:
+        prompt = fields.get("text") if fields.get("input_ids") is None else fields["input_ids"]
+    return isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+
+
+def _span(value: msgspec.Raw, body: bytes) -> tuple[int, int]:
+    """Where the bytes of a decoded value stand in the body they are part of."""
+    start = _address(value) - _address(body)
+    return start, start + len(memoryview(value))
 
 
 def _address(data: bytes | msgspec.Raw) -> int:
     return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
 
 
-def _loads(body: bytes) -> Any:
+def loads(body: bytes) -> Any:
+    """The JSON value of a body; raises Refusal 400 for more parts than its length allows, and orjson's error."""
     if len(body) > _UNCOUNTED_BYTES:
         _bound_elements(body)
     return orjson.loads(body)

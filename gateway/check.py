@@ -9,6 +9,7 @@ from events.endpoints import check_apart, is_queue, queue_url, rank_endpoint
 from events.errors import EndpointError
 from events.relay.store import check_url
 from events.types import EventsError
+from gateway.apis.passing import check_entries
 from gateway.auth import Keys
 from gateway.config import ReplicaSettings, Settings
 from gateway.errors import ConfigError
@@ -41,6 +42,10 @@ def check_settings(settings: Settings) -> None:
             ipaddress.ip_network(network)
         except ValueError as error:
             raise ConfigError(f"admin_networks: {error}") from error
+    check_entries(settings.pass_through)
+    for alias, target in settings.models.aliases.items():
+        if not alias or target in settings.models.aliases or not target:
+            raise ConfigError(f"models.aliases: {alias!r:.100} stands for {target!r:.100}, which must be the name of a model")
     if settings.api_keys_file:
         Keys.load(Path(settings.api_keys_file))
 

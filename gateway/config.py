@@ -34,6 +34,23 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 DialectName = Literal["trunkline", "openai"]
 WayName = Literal["direct", "redis"]
 
+PASS_THROUGH = (
+    "/v1/audio/",
+    "/v1/images/",
+    "/v1/videos",
+    "/v1/videos/",
+    "/v1/moderations",
+    "/v1/score",
+    "/score",
+    "/v1/classify",
+    "/classify",
+    "/pooling",
+    "/encode",
+    "/v2/embed",
+    "/v1/completions/render",
+    "/v1/chat/completions/render",
+)
+
 
 class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Shared behaviour of all settings: immutable, keyword only, unknown keys refused."""
@@ -115,6 +132,12 @@ class TokenizerCaches(_Settings, frozen=True):
     budget_mib: Annotated[int, msgspec.Meta(gt=0, le=1_048_576)] = 64  # of each process: half for ids, half for long texts
 
 
+class Models(_Settings, frozen=True):
+    """Names of models beside those that replicas serve. aliases: name -> the served name that engines get in its place."""
+
+    aliases: dict[str, str] = {}
+
+
 class Settings(_Settings, frozen=True):
     """Everything `trunkline serve` can be told."""
 
@@ -133,6 +156,8 @@ class Settings(_Settings, frozen=True):
     index_mib: Annotated[int, msgspec.Meta(ge=1, le=16_000)] = 1024  # for blocks of all replicas; above it the longest unused go
     redis: RedisSettings | None = None  # None: every gateway listens to every replica
     admin_networks: tuple[str, ...] = ()  # CIDRs in which a replica may be added at run time; none by default
+    models: Models = Models()
+    pass_through: tuple[str, ...] = PASS_THROUGH  # further paths that engines get; one that ends in / stands for all below it
     limits: Limits = Limits()
     health: Health = Health()
     log_level: LogLevel = "info"

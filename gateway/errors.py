@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import orjson
 
@@ -34,9 +35,27 @@ class NoReplica(GatewayError):
         self.retry_after_s = retry_after_s
 
 
+class ErrorShape(Enum):
+    """Whose clients have to understand an error."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
 @dataclass(eq=False)
 class Refusal(GatewayError):
-    """A request is answered by the gateway itself, in the error shape of the OpenAI API.
+    """A request is answered by the gateway itself, in the error shape of its API.
 
     close: framing can not be trusted any more, or body bytes are still to come; the connection ends after the answer.
     """
@@ -48,11 +67,15 @@ class Refusal(GatewayError):
     code: str | None = None
     retry_after_s: float | None = None
     close: bool = False
+    shape: ErrorShape = ErrorShape.OPENAI
 
     def __post_init__(self) -> None:
         super().__init__(f"{self.status} {self.message}")
 
     def body(self) -> bytes:
-        """The JSON body: {"error": {"message", "type", "param", "code"}}."""
+        """The JSON body: {"error": {"message", "type", "param", "code"}}, or {"type": "error", "error": {"type", "message"}}."""
+        if self.shape is ErrorShape.ANTHROPIC:
+            kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
+            return orjson.dumps({"type": "error", "error": {"type": kind, "message": self.message}})
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return orjson.dumps({"error": error})

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from events.types import Freshness
+from gateway.cards import ANY_MODEL, Card, merged
 from gateway.choose.rates import Rates
 from gateway.choose.types import FleetView
 from gateway.dialects import Dialect, dialect_named
@@ -67,7 +68,8 @@ def _redacted(url: str) -> str:
 class Replica:
     """One engine endpoint.
 
-    models: the names it serves, learned from its /v1/models (empty until then). healthy, last_error: set by `health`.
+    models: the names it serves, learned from its /v1/models (empty until then). cards: what it says of them. healthy,
+    last_error: set by `health`.
     draining: gets no new request. holders: its numbers in the index, by rank.
     """
 
@@ -76,10 +78,17 @@ class Replica:
     dialect: Dialect
     api_key: str | None = None
     models: tuple[str, ...] = ()
+    cards: tuple[Card, ...] = ()
     healthy: bool = True
     draining: bool = False
     last_error: str | None = None  # why the last check failed; None while they pass
     holders: list[int] = field(default_factory=list)
+
+    @property
+    def base_model(self) -> str:
+        """The name its blocks are filed under: the first that is no adapter's; empty until it has said one."""
+        adapters = {card.name for card in self.cards if card.parent is not None}
+        return next((name for name in self.models if name not in adapters), self.models[0] if self.models else "")
 
     @property
     def eligible(self) -> bool:
@@ -109,7 +118,8 @@ class Fleet:
         self.view = FleetView()
         self._elsewhere: dict[int, Load] = {}  # by other workers; part of what the view says
         self._serving: dict[str, frozenset[int] | None] = {}
-        self._canonical: dict[str, str] = {}  # served name -> the first name of the replica that serves it
+        self._canonical: dict[str, str] = {}  # served name -> the base model of the replica that serves it
+        self._adapters: frozenset[str] = frozenset()  # served names that are those of adapters
 
     def add(self, name: str, address: Address, *, dialect: str, api_key: str | None = None, ranks: int = 1) -> Replica:
         """A new replica with an empty view; raises ConfigError when the name is taken or the dialect unknown."""
@@ -124,7 +134,7 @@ class Fleet:
         """How many ranks a replica has; those it has no longer go once they have no request left."""
         for rank in range(len(replica.holders), ranks):
             holder = self._index.holder(replica.name, rank)
-            self._index.set_model(holder, replica.models[0] if replica.models else "")
+            self._index.set_model(holder, replica.base_model)
             replica.holders.append(holder)
             self.by_holder[holder] = (replica, rank)
             self._open_slot(holder, replica, rank)
@@ -132,22 +142,36 @@ class Fleet:
             self._close_slot(replica.holders.pop())
         self._serving.clear()
 
-    def learn_models(self, replica: Replica, models: tuple[str, ...]) -> None:
-        """What the replica says it serves; its blocks belong to the first of them."""
-        if models == replica.models:
+    def learn_models(self, replica: Replica, models: tuple[str, ...], cards: tuple[Card, ...] = ()) -> None:
+        """What the replica says it serves; its blocks belong to the first that is no adapter."""
+        if (models, cards) == (replica.models, replica.cards):
             return
-        replica.models = models
+        replica.models, replica.cards = models, cards
         self._names_changed()
         for holder in replica.holders:
-            self._index.set_model(holder, models[0] if models else "")
+            self._index.set_model(holder, replica.base_model)
 
     def models(self) -> tuple[str, ...]:
         """Names served by any replica, in the order they were learned."""
         return tuple(self._canonical)
 
+    def cards(self) -> list[Card]:
+        """What is served, one card for each name."""
+        known = [card for replica in self.replicas.values() for card in replica.cards]
+        named = {card.name for card in known}
+        return merged([*known, *(Card(name) for name in self._canonical if name not in named)])
+
     def canonical(self, model: str) -> str:
-        """The name a replica's blocks are filed under: the first of those it serves under; "" for an unknown one."""
+        """The name a replica's blocks are filed under: the base model of those it serves; "" for an unknown one."""
         return self._canonical.get(model, "")
+
+    def adapter(self, model: str) -> str | None:
+        """The adapter of that name, as events name it; None for a model."""
+        return model if model in self._adapters else None
+
+    def holders_beside(self, name: str) -> set[int]:
+        """All holders but those of one replica."""
+        return {holder for holder, (replica, _) in self.by_holder.items() if replica.name != name}
 
     def serves_any(self) -> bool:
         """Some replica has not said what it serves; it may be asked for anything."""
@@ -155,6 +179,8 @@ class Fleet:
 
     def holders_serving(self, model: str) -> frozenset[int] | None:
         """Holders that serve the model; None when that is all of them, which is the common case and costs one look-up."""
+        if model == ANY_MODEL:
+            return None
         if model not in self._serving:
             holders = frozenset(
                 holder
@@ -216,7 +242,9 @@ class Fleet:
         self._canonical = {}
         for replica in self.replicas.values():
             for name in replica.models:
-                self._canonical.setdefault(name, replica.models[0])
+                self._canonical.setdefault(name, replica.base_model)
+        cards = (card for replica in self.replicas.values() for card in replica.cards)
+        self._adapters = frozenset(card.name for card in cards if card.parent is not None)
 
     def _close_slot(self, holder: int) -> None:
         del self.by_holder[holder]

@@ -179,7 +179,7 @@ class Exchange:
 
     def _moved(self, *, fault: bool) -> bool:
         assert self._ticket is not None
-        if self._tries >= self._floor.settings.limits.attempts:
+        if self._tries >= self._floor.attempts(self._intent):
             return False
         try:
             self._ticket.move(fault=fault)
@@ -197,11 +197,13 @@ class Exchange:
         """The engine begins to answer; nothing has been said to the client yet."""
         # A refusal that came whole leaves its connection usable.
         self._keep_engine = head.keep_alive and head.body is Body.LENGTH and len(rest) == length
-        if head.status in _FULL and self._moved(fault=False):
+        if (head.status in _FULL or (head.status == 404 and self._intent.seeks)) and self._moved(fault=False):
             return
         self._keep_engine = head.keep_alive
         client = self._client
-        relay = Relay(head, length, http10=self._head.http10, drop_usage=self._asked_usage)
+        assert self._ticket is not None
+        replica, drop_usage = self._ticket.replica, self._asked_usage
+        relay = self._floor.relay(self._intent.kind, self._head, head, length, replica, drop_usage=drop_usage)
         first = relay.feed(rest)
         self._relay, self._status = relay, head.status
         self._close_after = not self._head.keep_alive or relay.ends_by_close

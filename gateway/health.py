@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from gateway.cards import Card
 from gateway.config import Health, ReplicaSettings
 from gateway.dialects import dialect_named
 from gateway.fleet import Fleet, Replica
@@ -40,7 +41,7 @@ class Facts:
 
     event_sources: rank -> (events endpoint, replay endpoint or None), published under `topic`. repeats_stores: its events name
     a block again without a further copy (SGLang, TensorRT-LLM). has_queue: its events can be polled, of blocks of
-    `queue_block_tokens`, 0 where it does not say.
+    `queue_block_tokens`, 0 where it does not say. cards: what it says of each model.
     """
 
     models: tuple[str, ...] = ()
@@ -50,6 +51,7 @@ class Facts:
     repeats_stores: bool = False
     has_queue: bool = False
     queue_block_tokens: int = 0
+    cards: tuple[Card, ...] = field(default=(), compare=False)  # of `models`, which are compared
 
 
 @dataclass(slots=True)
@@ -171,7 +173,7 @@ class HealthMonitor:
         watch.read_at = self._clock()
         facts = await self._facts(replica, watch.settings)
         replica.dialect = dialect_named(facts.dialect)
-        self._fleet.learn_models(replica, facts.models)
+        self._fleet.learn_models(replica, facts.models, facts.cards)
         await self._on_up(replica, watch.settings, facts)
         await self._look_asleep(replica, watch)
         return facts
@@ -206,7 +208,8 @@ class HealthMonitor:
     async def _facts(self, replica: Replica, settings: ReplicaSettings) -> Facts:
         status, models = await self._told(replica, "/v1/models")
         cards = _cards(models) if status == 200 else []
-        names = tuple(name for card in cards if isinstance(name := card.get("id"), str) and _presentable(name))
+        shown = tuple(_card(name, card) for card in cards if isinstance(name := card.get("id"), str) and _presentable(name))
+        names = tuple(card.name for card in shown)
         status, info = await self._told(replica, "/server_info")
         told = info if status == 200 and isinstance(info, dict) else {}
         dialect = settings.dialect or ("trunkline" if told.get("dialect") == "trunkline" else "openai")
@@ -214,15 +217,15 @@ class HealthMonitor:
         owners = [card.get("owned_by") for card in cards]
         sets = isinstance(published, dict) or any(owner in _REPEATING_OWNERS for owner in owners)
         if settings.events is not None:
-            return Facts(names, dialect, repeats_stores=sets)
+            return Facts(names, dialect, repeats_stores=sets, cards=shown)
         status, answer = await self._told(replica, "/kv_event_sources")
         sources, topic = _event_sources(answer) if status == 200 else ({}, "")
         if not sources and isinstance(published, dict):
             sources, topic = _published(published)
         if sources or not settings.poll_events or _POLLED_OWNER not in owners:
-            return Facts(names, dialect, sources, topic, sets)
+            return Facts(names, dialect, sources, topic, sets, cards=shown)
         block_tokens = settings.block_tokens or await self._block_tokens(replica)
-        return Facts(names, dialect, repeats_stores=sets, has_queue=True, queue_block_tokens=block_tokens)
+        return Facts(names, dialect, repeats_stores=sets, has_queue=True, queue_block_tokens=block_tokens, cards=shown)
 
     async def _block_tokens(self, replica: Replica) -> int:
         """Tokens per block of TensorRT-LLM; 0 where it does not say. Its `/metrics` would lose what others read there."""
@@ -270,6 +273,13 @@ def _presentable(name: str) -> bool:
 def _cards(answer: object) -> list[dict[str, Any]]:
     data = answer.get("data") if isinstance(answer, dict) else None
     return [card for card in data if isinstance(card, dict)] if isinstance(data, list) else []
+
+
+def _card(name: str, told: dict[str, Any]) -> Card:
+    """What is believed of one entry of /v1/models. An entry with a parent is an adapter of it."""
+    parent, length = told.get("parent"), told.get("max_model_len")
+    named = parent if isinstance(parent, str) and _presentable(parent) and parent != name else None
+    return Card(name, parent=named, context_tokens=length if type(length) is int and length > 0 else 0)
 
 
 def _event_sources(answer: object) -> tuple[dict[int, tuple[str, str | None]], str]:

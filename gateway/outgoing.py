@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gateway.apis.table import API
 from gateway.body import with_members
 from gateway.config import Settings
 from gateway.fleet import Replica
@@ -35,11 +36,10 @@ def outgoing(
     rank: int = 0,
 ) -> Outgoing:
     """The client's request in the replica's dialect, for one of its ranks."""
-    dialect = replica.dialect
-    members = dialect.members(intent, prompt.tokens)
-    asked_usage = (
-        settings.meter_streams and intent.stream and dialect.reports_usage_on_request and "stream_options" not in intent.fields
-    )
+    dialect, api = replica.dialect, API[intent.kind]
+    members = dialect.members(intent, prompt.tokens) if api.takes_ids else ()
+    meters = settings.meter_streams and api.asks_usage
+    asked_usage = meters and intent.stream and dialect.reports_usage_on_request and "stream_options" not in intent.fields
     if asked_usage:
         members = (_ASK_USAGE, *members)
     pieces = with_members(body, members, intent.fields)

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from events.types import Freshness
+from gateway.cards import ANY_MODEL
 from gateway.choose.prefix import prefix_hash
 from gateway.choose.types import Decision, FleetView, NoEligible, Policy, Receipt, RequestView
 from gateway.due import DueList
-from gateway.errors import NoReplica, Refusal
+from gateway.errors import NoReplica
 from gateway.fleet import Fleet, Replica
 from gateway.histogram import DURATION_BOUNDS_S, TTFT_BOUNDS_S, Histogram
+from gateway.models import resolve
 from gateway.request import Intent, Outcome, Prompt, Usage
 from radix.index import GuessId
 from radix.match import EMPTY, Match
@@ -77,9 +79,7 @@ class FleetPlacer:
         """Match, choose, reserve. Raises NoReplica, or Refusal 404 for a model nobody serves."""
         now = self.clock()
         self.due.run(now)
-        model = self._model(intent)
-        salt = intent.fields.get("cache_salt")
-        namespace = Namespace(self.fleet.canonical(model), salt=salt if isinstance(salt, str) else None)
+        model, namespace = resolve(self.fleet, intent)
         if prompt.tokens is None:
             self.counts.no_tokens[prompt.no_tokens_reason or "unknown"] += 1
         return FleetTicket(self, intent, prompt, model, namespace, request_id, now)
@@ -89,19 +89,7 @@ class FleetPlacer:
         try:
             return self.policy.choose(request, self._view(model, tried), now)
         except NoEligible:
-            raise NoReplica(model) from None
-
-    def _model(self, intent: Intent) -> str:
-        served = self.fleet.models()
-        if intent.model is None:
-            if len(served) > 1:
-                raise Refusal(400, f"'model' is required: this gateway serves {', '.join(served)}", param="model")
-            return served[0] if served else ""
-        if intent.model in served or self.fleet.serves_any():
-            return intent.model if intent.model in served else ""
-        if not served:
-            raise NoReplica(intent.model)
-        raise Refusal(404, f"the model {intent.model!r:.100} does not exist", param="model", code="model_not_found")
+            raise NoReplica(None if model == ANY_MODEL else model) from None
 
     def _view(self, model: str, tried: set[int]) -> FleetView:
         """The fleet itself in the common case; a masked copy where not every holder may be chosen."""
@@ -166,7 +154,8 @@ class FleetTicket:
         self._model = model
         self._namespace = namespace
         self._started_at = now
-        self._tried: set[int] = set()
+        # Those that can not answer it count as tried: what a request names is kept by one replica only.
+        self._tried: set[int] = set() if intent.pin is None else placer.fleet.holders_beside(intent.pin)
         self._closed = False
         self._holder = -1
         self._first_byte_at: float | None = None
@@ -176,7 +165,8 @@ class FleetTicket:
         """Leave for the next best replica not yet tried; raises NoReplica, and then holds no load but is still open."""
         now = self._placer.clock()
         replica = self.replica
-        self._tried.add(self._holder)
+        # Ranks of one replica keep the same things: one answer is that of all.
+        self._tried.update(replica.holders if self._intent.seeks else (self._holder,))
         self._leave(withdraw=True)
         if fault:
             self._placer.on_fault(replica)

@@ -12,11 +12,13 @@ import secrets
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from urllib.parse import unquote
 
 import orjson
 
+from gateway.apis.asked import Asked
 from gateway.auth import Keys
-from gateway.body import look, without_report_mode
+from gateway.cards import Card, aliased, card_data
 from gateway.config import Limits, Settings
 from gateway.errors import Refusal
 from gateway.floor import Floor
@@ -25,10 +27,11 @@ from gateway.http1.client_side import LINGER_S, ClientConnection
 from gateway.http1.intake import BodyBudget
 from gateway.http1.parse import HeadReader, Judged, RequestHead
 from gateway.http1.pool import Pools
+from gateway.models import not_served
 from gateway.prompt import Prompts, PromptTokenizer
 from gateway.refusals import shutting_down
 from gateway.request import Placer, TrafficCounts
-from gateway.routes import Local, Route, route_of
+from gateway.routes import Local, Route, Routes, model_of
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +52,7 @@ class DataPlane:
         keys: Keys | None,
         counts: TrafficCounts,
         *,
-        models: Callable[[], Sequence[str]],
+        models: Callable[[], Sequence[Card]],
     ) -> None:
         self.limits: Limits = settings.limits
         self.counts = counts
@@ -58,6 +61,8 @@ class DataPlane:
         self.draining = False
         self._keys = keys
         self._models = models
+        self._aliases = settings.models.aliases
+        self._routes = Routes(settings.pass_through)
         self._clients: set[ClientConnection] = set()
         self._unchecked: list[ClientConnection] = []
         self._slice = 1
@@ -65,6 +70,7 @@ class DataPlane:
         self._prompts = Prompts(tokenizer, configured=settings.tokenizer is not None)
         self._changed = asyncio.Event()  # no exchange is open any more, or a connection ended
         self._floor = Floor(settings, placer, self._prompts, self._pools, counts, self.internal_error, self._changed.set)
+        self._asked = Asked(self._aliases, self._prompts.parse, self._floor.stored)
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
@@ -116,6 +122,7 @@ class DataPlane:
     def forget(self, name: str) -> None:
         """Close the connections to a replica that left the fleet (FC-14)."""
         self._pools.forget(name)
+        self._floor.stored.forget_replica(name)
 
     @property
     def open_exchanges(self) -> int:
@@ -144,10 +151,9 @@ class DataPlane:
         """Serve one whole request; raises Refusal."""
         route, head = judged.route, judged.head
         if route.kind is None:
-            self._answer_locally(client, route)
+            self._answer_locally(client, route, head)
             return
-        intent = look(body, route.kind, session=head.session, priority=head.priority, parse=self._prompts.parse)
-        body = without_report_mode(body, intent.fields)
+        intent, body = self._asked.read(route.kind, head, body)
         request_id = f"{self._prefix}-{next(self._numbers):x}"
         exchange = Exchange(self._floor, client, head, route.name, body, intent, request_id)
         client.exchange = exchange
@@ -175,17 +181,24 @@ class DataPlane:
 
     def _judge(self, head: RequestHead) -> Route:
         """Where a head may go; raises Refusal. Runs once per distinct head: the answer is remembered with it."""
-        route = route_of(head.method, head.path)
+        route = self._routes.of(head.method, head.path)
         if self._keys is not None and route.needs_key:
             self._keys.name_of(head.key)
         return route
 
-    def _answer_locally(self, client: ClientConnection, route: Route) -> None:
+    def _answer_locally(self, client: ClientConnection, route: Route, head: RequestHead) -> None:
         if route.local is Local.ALIVE:
             client.answer(200, _ALIVE)
             return
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "trunkline"} for name in self._models()]
-        client.answer(200, orjson.dumps({"object": "list", "data": models}))
+        cards = aliased(self._models(), self._aliases)
+        if route.local is Local.MODELS:
+            client.answer(200, orjson.dumps({"object": "list", "data": [card_data(card) for card in cards]}))
+            return
+        wanted = unquote(model_of(head.path))
+        card = next((card for card in cards if card.name == wanted), None)
+        if card is None:
+            raise not_served(wanted, [card.name for card in cards])
+        client.answer(200, orjson.dumps(card_data(card)))
 
     def _tick_s(self) -> float:
         """How long one round over all connections takes: a second, or a quarter of the shortest limit."""

@@ -16,9 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 import orjson
 
+from gateway.apis.prompt_fields import Read
+from gateway.apis.table import API
 from gateway.encoding import Encoding
 from gateway.errors import NoTokens
-from gateway.request import Intent, Kind, Prompt
+from gateway.request import Intent, Prompt
+from gateway.tokenize import reasons
 from gateway.tokenize.cached import CacheCounts, Draft, Hole
 from gateway.tokenize.lift import LiftedStrings
 from gateway.tokenize.prompt import PromptText
@@ -27,6 +30,7 @@ from radix.match import Int32Array
 log = logging.getLogger(__name__)
 
 _INLINE_S = 0.001  # a hop to a thread and back costs 75 us of CPU
+_NO_PROMPT = Prompt(None, reasons.NO_PROMPT)
 _THREADS = 2  # more would take the loop's core when long prompts come together
 CHECK_EVERY = 1_000
 
@@ -85,19 +89,22 @@ class Prompts:
 
     def of(self, intent: Intent, body: bytes, take: Callable[[Prompt], None]) -> Prompt | asyncio.Future[Prompt]:
         """The prompt; or, where it takes long, a future of it, which hands it to `take` unless it is cancelled before."""
+        read = API[intent.kind].prompt
+        if read is None:
+            return _NO_PROMPT
         tokenizer = self._tokenizer()
         if tokenizer is None:
             return self._without
-        chat = intent.kind is Kind.CHAT
         try:
-            draft = tokenizer.planned(intent.fields) if chat else None
-            if draft is None and tokenizer.reads_here(intent.fields, len(body), chat=chat):
-                draft = tokenizer.cut(tokenizer.read(intent.fields, chat=chat))
+            fields, chat = read(intent.fields)
+            draft = tokenizer.planned(fields) if chat else None
+            if draft is None and tokenizer.reads_here(fields, len(body), chat=chat):
+                draft = tokenizer.cut(tokenizer.read(fields, chat=chat))
             if draft is not None and (not draft.holes or tokenizer.estimate_s(draft.characters) <= _INLINE_S):
-                return self._here(tokenizer, draft, chat, body)
+                return self._here(tokenizer, draft, read, body)
         except Exception as error:
             return _without_ids(error)
-        task = asyncio.ensure_future(self._elsewhere(tokenizer, draft, intent.fields, chat, body))
+        task = asyncio.ensure_future(self._elsewhere(tokenizer, draft, intent.fields, read, body))
         task.add_done_callback(partial(_hand_over, take))
         return task
 
@@ -107,43 +114,44 @@ class Prompts:
         for check in self._checks:
             check.cancel()
 
-    def _here(self, tokenizer: PromptTokenizer, draft: Draft, chat: bool, body: bytes) -> Prompt:
+    def _here(self, tokenizer: PromptTokenizer, draft: Draft, read: Read, body: bytes) -> Prompt:
         if draft.holes:
             for hole, ids in zip(draft.holes, tokenizer.encode(draft.holes), strict=True):
                 draft.parts[hole.slot] = ids
                 tokenizer.remember(hole, ids)
-        return self._done(tokenizer, draft, chat, body)
+        return self._done(tokenizer, draft, read, body)
 
     async def _elsewhere(
-        self, tokenizer: PromptTokenizer, draft: Draft | None, fields: Mapping[str, Any], chat: bool, body: bytes
+        self, tokenizer: PromptTokenizer, draft: Draft | None, body_fields: Mapping[str, Any], read: Read, body: bytes
     ) -> Prompt:
         loop = asyncio.get_running_loop()
         try:
             if draft is None:
-                read = partial(tokenizer.read, fields, chat=chat)
-                draft = tokenizer.cut(await loop.run_in_executor(self._threads, read))
+                fields, chat = read(body_fields)
+                render = partial(tokenizer.read, fields, chat=chat)
+                draft = tokenizer.cut(await loop.run_in_executor(self._threads, render))
             if draft.holes and tokenizer.estimate_s(draft.characters) > _INLINE_S:
                 await self._encoding.fill(tokenizer, draft)
-                return self._done(tokenizer, draft, chat, body)
-            return self._here(tokenizer, draft, chat, body)
+                return self._done(tokenizer, draft, read, body)
+            return self._here(tokenizer, draft, read, body)
         except Exception as error:
             return _without_ids(error)
 
-    def _done(self, tokenizer: PromptTokenizer, draft: Draft, chat: bool, body: bytes) -> Prompt:
+    def _done(self, tokenizer: PromptTokenizer, draft: Draft, read: Read, body: bytes) -> Prompt:
         ids = tokenizer.joined(draft)
         self._until_check -= 1
         if self._until_check <= 0:
             self._until_check = self._check_every
-            check = asyncio.ensure_future(self._check(tokenizer, chat, body, ids))
+            check = asyncio.ensure_future(self._check(tokenizer, read, body, ids))
             self._checks.add(check)
             check.add_done_callback(self._checks.discard)
         return Prompt(ids)
 
-    async def _check(self, tokenizer: PromptTokenizer, chat: bool, body: bytes, ids: Int32Array) -> None:
+    async def _check(self, tokenizer: PromptTokenizer, read: Read, body: bytes, ids: Int32Array) -> None:
         """Compare with the ids of the whole prompt, from the body on."""
         tokenizer.counts.checks += 1
         try:
-            same = await self._is_whole(tokenizer, chat, body, ids)
+            same = await self._is_whole(tokenizer, read, body, ids)
         except NoTokens:
             same = False
         except Exception as error:  # not what it says, which may hold the prompt
@@ -154,13 +162,19 @@ class Prompts:
             tokenizer.drop()
             log.error("token caches differ from the whole prompt got=%d action=dropped", len(ids))
 
-    async def _is_whole(self, tokenizer: PromptTokenizer, chat: bool, body: bytes, ids: Int32Array) -> bool:
+    async def _is_whole(self, tokenizer: PromptTokenizer, read: Read, body: bytes, ids: Int32Array) -> bool:
         loop = asyncio.get_running_loop()
-        whole = await loop.run_in_executor(self._threads, lambda: tokenizer.whole(orjson.loads(body), chat=chat))
+
+        def from_the_body() -> Int32Array:
+            fields, chat = read(orjson.loads(body))
+            return tokenizer.whole(fields, chat=chat)
+
+        whole = await loop.run_in_executor(self._threads, from_the_body)
         if np.array_equal(whole, ids) or not tokenizer.reads_clock:
             return np.array_equal(whole, ids)
         # Perhaps only the hour has struck: ask the caches again.
-        draft = tokenizer.cut(tokenizer.read(self.parse(body, orjson.loads), chat=chat))
+        fields, chat = read(self.parse(body, orjson.loads))
+        draft = tokenizer.cut(tokenizer.read(fields, chat=chat))
         if draft.holes:
             await self._encoding.fill(tokenizer, draft)
         return np.array_equal(whole, tokenizer.joined(draft))

@@ -16,10 +16,23 @@ from radix.match import Int32Array
 
 
 class Kind(Enum):
-    """Which API a request speaks; the value is the label in metrics and receipts."""
+    """Which API a request speaks; the value is the label in metrics and receipts. `apis.table` says what each is."""
 
     CHAT = "chat"
     COMPLETION = "completion"
+    RESPONSES = "responses"
+    STORED = "stored_response"  # a response that an engine keeps, by its id
+    MESSAGES = "messages"
+    COUNT_TOKENS = "count_tokens"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+    GENERATE = "generate"
+    TOKENS = "tokens"  # vLLM's API of ids in and ids out
+    PASS_THROUGH = "pass_through"
+
+    __hash__ = object.__hash__  # each request looks its row up; that of Enum is a function of Python
 
 
 @dataclass(slots=True)
@@ -27,6 +40,8 @@ class Intent:
     """What routing has to know of a request body; everything else travels untouched.
 
     fields: the parsed JSON object, for the tokenizer. wants_usage: the client asked for `stream_options.include_usage`.
+    is_batch: several prompts in one request; our tokens are then only the start they share (FC-24). pin: the one replica that
+    can answer, because it keeps what the request names. seeks: it names something that some replica keeps, nobody knows which.
     """
 
     kind: Kind
@@ -36,12 +51,9 @@ class Intent:
     wants_usage: bool = False
     session: str | None = None
     priority: int = 0
-
-    @property
-    def is_batch(self) -> bool:
-        """Several prompts in one request; our tokens are then only the start they share (FC-24)."""
-        prompt = self.fields.get("prompt")
-        return isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+    is_batch: bool = False
+    pin: str | None = None
+    seeks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

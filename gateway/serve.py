@@ -101,9 +101,7 @@ class Gateway:
         )
         self.tokenizer: CachedTokenizer | None = None
         keys = Keys.load(Path(settings.api_keys_file)) if settings.api_keys_file else None
-        self.plane = DataPlane(
-            settings, self.placer, lambda: self.tokenizer, keys, self.traffic, models=lambda: list(self.fleet.models())
-        )
+        self.plane = DataPlane(settings, self.placer, lambda: self.tokenizer, keys, self.traffic, models=self.fleet.cards)
         admin = Admin(
             os.environ.get("TRUNKLINE_ADMIN_TOKEN"), settings.admin_networks, add=self.add_replica, remove=self.remove_replica
         )

@@ -28,6 +28,8 @@ _HELD_BYTES = 256 * 1024
 class EventReader:
     """Cuts a stream into whole events, and takes the usage-only event out where the gateway asked for it itself (FC-42).
 
+    What stands in them is that of the OpenAI API of chats and completions; `apis.streams` has the others.
+
     usage: the counts seen last. failed: the engine reported an error in an event of its own. torn: part of an event that was
     too long to be held went to the client, and its end has not come yet.
     """
@@ -65,9 +67,9 @@ class EventReader:
         if USAGE in events:
             self.usage = usage_in(events) or self.usage
         if ERROR in events:
-            self.failed = self.failed or any(_is_error(event) for event in _split(events))
+            self.failed = self.failed or any(_is_error(event) for event in split_events(events))
         if DONE in events:
-            self._done = self._done or any(_is_terminator(event) for event in _split(events))
+            self._done = self._done or any(_is_terminator(event) for event in split_events(events))
 
     def feed(self, payload: bytes) -> bytes:
         """The whole events in what came so far; the rest is held. An event too long for that passes in pieces."""
@@ -92,16 +94,15 @@ class EventReader:
         out = self._sifted(rest) if rest else b""
         return out if whole or self.complete else b""
 
+    def error_event(self, refusal: Refusal) -> bytes:
+        """One event that tells the client why the stream ends here."""
+        return b"data: " + refusal.body() + b"\n\n"
+
     def _sifted(self, events: bytes) -> bytes:
         self.passed(events)
         if self._drop_usage and USAGE in events:
-            return b"".join(_blank_front(event) if _is_usage_only(event) else event for event in _split(events))
+            return b"".join(_blank_front(event) if _is_usage_only(event) else event for event in split_events(events))
         return events
-
-
-def error_event(refusal: Refusal) -> bytes:
-    """One event that tells the client why the stream ends here."""
-    return b"data: " + refusal.body() + b"\n\n"
 
 
 def _last_end(data: bytes, start: int) -> int:
@@ -116,7 +117,8 @@ def _last_end(data: bytes, start: int) -> int:
     return max(end, at + 2) if at >= 0 else end
 
 
-def _split(events: bytes) -> list[bytes]:
+def split_events(events: bytes) -> list[bytes]:
+    """Each event with the blank line behind it."""
     pieces = []
     start = 0
     for match in _EVENT_END.finditer(events):
@@ -137,7 +139,7 @@ def _data_of(event: bytes) -> bytes:
     return b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
 
 
-def _fields_of(event: bytes) -> dict[str, Any] | None:
+def fields_of(event: bytes) -> dict[str, Any] | None:
     """The JSON object in an event's data lines."""
     try:
         fields = orjson.loads(_data_of(event))
@@ -152,12 +154,12 @@ def _is_terminator(event: bytes) -> bool:
 
 def _is_usage_only(event: bytes) -> bool:
     """The event that only answers the gateway's own question: counts, and neither choices nor an error."""
-    fields = _fields_of(event) if USAGE in event else None
+    fields = fields_of(event) if USAGE in event else None
     if fields is None or fields.get("error"):
         return False
     return fields.get("choices") in (None, []) and isinstance(fields.get("usage"), dict)
 
 
 def _is_error(event: bytes) -> bool:
-    fields = _fields_of(event) if ERROR in event else None
+    fields = fields_of(event) if ERROR in event else None
     return fields is not None and bool(fields.get("error"))

@@ -7,12 +7,11 @@ engine's end never reach a client, who would take them for the start of the next
 
 from __future__ import annotations
 
+from gateway.apis.table import API, Api
 from gateway.errors import Refusal
 from gateway.http1.answer import AnswerHead, Body
 from gateway.http1.chunked import LAST_CHUNK, ChunkDecoder, frame, leading_events
-from gateway.request import Usage
-from gateway.sse import EventReader, error_event
-from gateway.usage import UsageScanner
+from gateway.request import Kind, Usage
 
 
 class Relay:
@@ -36,13 +35,14 @@ class Relay:
         "framing",
     )
 
-    def __init__(self, head: AnswerHead, length: int, *, http10: bool, drop_usage: bool) -> None:
+    def __init__(self, head: AnswerHead, length: int, *, http10: bool, drop_usage: bool, api: Api = API[Kind.CHAT]) -> None:
         self._head = head
         self._decoder = ChunkDecoder() if head.body is Body.CHUNKED else None
         self._left = length
         # An engine's refusal passes as it is, also where it looks like a stream: it needs no terminator.
-        self._events = EventReader(drop_usage=drop_usage) if head.plain_events and head.status < 300 else None
-        self._scanner = UsageScanner() if head.plain and self._events is None else None
+        reads_events = api.events is not None and head.plain_events and head.status < 300
+        self._events = api.events(drop_usage=drop_usage) if api.events is not None and reads_events else None
+        self._scanner = api.scanner() if head.plain and self._events is None else None
         # A stream of events may lose one or gain one: its length is not known, whatever the engine said.
         keeps_length = head.body is Body.NONE or (head.body is Body.LENGTH and self._events is None)
         self._chunked_out = not keeps_length and not http10
@@ -98,7 +98,7 @@ class Relay:
         """One error event for a stream that is broken off; nothing where the answer has no place for it."""
         if self._events is None or self._events.torn or self._events.failed:
             return b""
-        event = error_event(refusal)
+        event = self._events.error_event(refusal)
         return frame(event) if self._chunked_out else event
 
     def _reframe(self, data: bytes) -> bytes:

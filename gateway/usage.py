@@ -6,6 +6,7 @@ Text that a model writes can not pass for it: inside a JSON string its quotes ar
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -17,22 +18,26 @@ USAGE = b'"usage"'
 _OBJECT = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 _HELD_BYTES = 4096
 
+Read = Callable[[object], Usage | None]
 
-def usage_in(data: bytes) -> Usage | None:
+
+def usage_in(data: bytes, read: Read | None = None) -> Usage | None:
     """The last complete counts in `data`: engines that report continuously end with the right ones."""
     found = None
     for match in _OBJECT.finditer(data):
-        found = _read(match[1]) or found
+        found = _read(match[1], read or usage_from) or found
     return found
 
 
 class UsageScanner:
     """Finds the counts in an answer that comes in any cuts (FC-41). Costs one search per read where there are none."""
 
-    __slots__ = ("_held", "found")
+    __slots__ = ("_held", "_read", "found")
 
-    def __init__(self) -> None:
+    def __init__(self, read: Read | None = None) -> None:
+        """read: what the counts mean in this API, from the parsed object."""
         self._held = b""
+        self._read = read or usage_from
         self.found: Usage | None = None
 
     def feed(self, data: bytes) -> None:
@@ -41,7 +46,7 @@ class UsageScanner:
             data = self._held + data
         start = data.rfind(USAGE)
         if start >= 0:
-            self.found = usage_in(data) or self.found
+            self.found = usage_in(data, self._read) or self.found
             if _OBJECT.match(data, start) is None and len(data) - start <= _HELD_BYTES:
                 self._held = data[start:]  # counts that are cut are held until they are whole
                 return
@@ -52,21 +57,22 @@ def usage_from(counts: object) -> Usage | None:
     """Counts as they stand in the parsed answer; None where they are not there or not whole numbers."""
     if not isinstance(counts, dict):
         return None
-    prompt = _count(counts.get("prompt_tokens"))
-    completion = _count(counts.get("completion_tokens", 0))
+    prompt = count(counts.get("prompt_tokens"))
+    completion = count(counts.get("completion_tokens", 0))
     if prompt is None or completion is None:
         return None
     details = counts.get("prompt_tokens_details")
-    return Usage(prompt, completion, _count(details.get("cached_tokens")) if isinstance(details, dict) else None)
+    return Usage(prompt, completion, count(details.get("cached_tokens")) if isinstance(details, dict) else None)
 
 
-def _read(text: bytes) -> Usage | None:
+def count(value: object) -> int | None:
+    """A number of tokens; None for what is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _read(text: bytes, read: Read) -> Usage | None:
     try:
         counts: Any = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-    return usage_from(counts)
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return read(counts)

@@ -143,7 +143,7 @@ def own_answer(status: int, body: bytes, *, close: bool, head_only: bool = False
 
 
 def refusal_answer(refusal: Refusal, *, close: bool, head_only: bool = False, fields: bytes = b"") -> bytes:
-    """The whole answer for a refusal, in the error shape of the OpenAI API."""
+    """The whole answer for a refusal."""
     if refusal.retry_after_s is not None:
         fields += b"retry-after: %d\r\n" % max(1, round(refusal.retry_after_s))
     return own_answer(refusal.status, refusal.body(), close=close, head_only=head_only, fields=fields)

@@ -155,6 +155,8 @@ class ClientConnection(asyncio.Protocol):
         if self._state >= _LINGER:
             return
         judged = self._judged
+        if judged is not None:
+            refusal.shape = judged.route.errors
         self._service.counted(judged.route.name if judged is not None else "none", refusal.status, refusal)
         unread = self._state == _BODY or refusal.close
         close = unread or (judged is not None and not judged.head.keep_alive) or self._service.draining

@@ -16,7 +16,7 @@ import httptools
 from gateway.config import Limits
 from gateway.errors import Refusal
 from gateway.http1.headers import CREDENTIALS, FRAMING, HOP_BY_HOP, Field, connection_options, lines, lines_of
-from gateway.routes import Route
+from gateway.routes import Route, errors_at
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _SYNTAX = re.compile(
@@ -48,6 +48,7 @@ class RequestHead:
     credentials: bytes = field(repr=False)
     key: bytes | None = field(repr=False)
     has_request_id: bool
+    content_type: bytes | None
     session: str | None
     priority: int
 
@@ -103,6 +104,7 @@ class HeadReader:
         try:
             return Judged(head, self._judge(head)), length
         except Refusal as refusal:  # the framing is fine: the connection goes on where nothing belongs to the refused head
+            refusal.shape = errors_at(head.path)
             refusal.close = refusal.close or head.chunked or length > 0 or not head.keep_alive
             raise
 
@@ -136,6 +138,7 @@ def parse_head(raw: bytes, max_fields: int) -> tuple[RequestHead, int]:
         credentials=lines_of(fields, CREDENTIALS - options),
         key=_key(values),
         has_request_id=b"x-request-id" in values,
+        content_type=values.get(b"content-type"),
         session=values[b"x-trunkline-session"].decode("latin-1") if b"x-trunkline-session" in values else None,
         priority=_priority(values.get(b"x-trunkline-priority")),
     )

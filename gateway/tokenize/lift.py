@@ -186,15 +186,26 @@ def _next_value(body: bytes, at: int) -> int:
 
 
 def _text_places(value: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Where the first texts of messages stand: (object, field) of each content that is a text, and of each text part."""
-    messages = value.get("messages") if isinstance(value, dict) else None
+    """Where the first long texts of a body stand: (object, field) of each content that is a text, of each text part, and of a
+    prompt that is one text."""
+    if not isinstance(value, dict):
+        return
+    for field in ("input", "prompt", "text"):
+        if isinstance(value.get(field), str):
+            yield value, field
+    yield from _parts(value.get("system"), _PLACES)
+    messages = value.get("messages", value.get("input"))
     left = _PLACES
     for message in messages[:left] if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
         if isinstance(content, str):
             yield message, "content"
         elif isinstance(content, list) and left > 0:
-            for part in content[:left]:
-                if isinstance(part, dict) and isinstance(part.get("text"), str):
-                    yield part, "text"
+            yield from _parts(content, left)
             left -= len(content)
+
+
+def _parts(content: object, most: int) -> Iterator[tuple[dict[str, Any], str]]:
+    for part in content[:most] if isinstance(content, list) else ():
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            yield part, "text"

@@ -8,8 +8,11 @@ from replicas.error_answers import errors_in_api_shape
 from replicas.mock.control import Bounce, Control
 from replicas.mock.engine import MockEngine
 from replicas.mock.faulty_http import before_the_answer
+from replicas.mock.messages_api import MessagesRoutes, in_the_shape_of_messages
 from replicas.mock.openai_api import OpenAIRoutes
 from replicas.mock.pages import Pages
+from replicas.mock.pooling_api import PoolingRoutes
+from replicas.mock.responses_api import ResponsesRoutes
 from replicas.mock.sglang_api import SglangRoutes
 from replicas.mock.vllm_api import VllmRoutes
 
@@ -37,8 +40,24 @@ def application(engine: MockEngine, bounce: Bounce) -> web.Application:
             web.get("/mock/cache", control.cache),
         ]
     )
+    app.add_routes(_further_apis(engine))
     app.add_routes(_of_sglang(engine) if engine.settings.dialect == "sglang" else _of_vllm(engine))
     return app
+
+
+def _further_apis(engine: MockEngine) -> list[web.RouteDef]:
+    messages, responses, pooling = MessagesRoutes(engine), ResponsesRoutes(engine), PoolingRoutes(engine)
+    return [
+        web.post("/v1/messages", before_the_answer(engine, in_the_shape_of_messages(messages.messages))),
+        web.post("/v1/messages/count_tokens", in_the_shape_of_messages(messages.count_tokens)),
+        web.post("/v1/responses", before_the_answer(engine, responses.create)),
+        web.get("/v1/responses/{id}", responses.fetch),
+        web.delete("/v1/responses/{id}", responses.delete),
+        web.post("/v1/responses/{id}/cancel", responses.cancel),
+        web.post("/v1/embeddings", before_the_answer(engine, pooling.embeddings)),
+        web.post("/v1/rerank", before_the_answer(engine, pooling.rerank)),
+        web.post("/rerank", before_the_answer(engine, pooling.rerank)),
+    ]
 
 
 def _of_vllm(engine: MockEngine) -> list[web.RouteDef]:

@@ -94,6 +94,8 @@ class MockEngine:
 
     def adapter_of(self, model: str | None) -> str | None:
         """The adapter a request's `model` names, None for the base model; raises UnknownModel."""
+        if self.settings.dialect == "sglang" and model is not None:
+            model = model.removeprefix(f"{self.settings.model}:")  # its way to name an adapter
         if model in (None, "", self.settings.model):
             return None
         if model not in self.adapters:
@@ -150,6 +152,10 @@ class MockEngine:
         for handle, rank in found:
             rank.abort(handle)
         return len(found)
+
+    def stop(self, handle: RequestHandle) -> None:
+        """End one open request with what it has."""
+        self._open[handle][0].abort(handle)
 
     def reset(self) -> bool:
         """Forget every hit of every rank; False when one of them is in use, and then that one keeps its own."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gateway.auth import Keys
+from gateway.cards import Card
 from gateway.config import Settings, settings_from
 from gateway.plane import DataPlane
 from gateway.prompt import PromptTokenizer
@@ -98,7 +99,7 @@ async def running(
 ) -> AsyncIterator[Running]:
     """Start, serve, close."""
     counts = TrafficCounts()
-    plane = DataPlane(given or settings(), placer, lambda: tokenizer, keys, counts, models=lambda: ["m"])
+    plane = DataPlane(given or settings(), placer, lambda: tokenizer, keys, counts, models=lambda: [Card("m")])
     port = await plane.start("127.0.0.1", 0)
     try:
         yield Running(plane, port, placer, counts)

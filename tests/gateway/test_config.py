@@ -12,6 +12,7 @@ from gateway.config import (
     Health,
     Limits,
     Listen,
+    Models,
     RedisSettings,
     ReplicaSettings,
     Settings,
@@ -181,6 +182,6 @@ def test_every_setting_is_in_the_reference() -> None:
     def names(struct: type[msgspec.Struct]) -> list[str]:
         return [field.name for field in msgspec.structs.fields(struct)]
 
-    for struct in (Settings, Listen, Limits, ReplicaSettings, Health, RedisSettings, TokenizerCaches):
+    for struct in (Settings, Listen, Limits, ReplicaSettings, Health, Models, RedisSettings, TokenizerCaches):
         missing = [name for name in names(struct) if f"`{name}`" not in text and f"`{name}[]`" not in text]
         assert not missing, f"docs/configuration.md does not name {missing} of {struct.__name__}"

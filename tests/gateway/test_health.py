@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from aiohttp import ClientSession, web
 
+from gateway.cards import Card
 from gateway.choose.rates import Rates
 from gateway.config import Health, ReplicaSettings
 from gateway.fleet import Address, Fleet, Replica
@@ -365,3 +366,19 @@ async def test_no_answer_of_a_replica_ends_its_checks(house: House, models: byte
     assert house.fleet.models() == ()
     house.engine.health = 500
     await house.until(lambda: not house.replica.healthy)
+
+
+async def test_adapters_and_contexts_are_learned_from_the_models_a_replica_lists(house: House) -> None:
+    """FC-18: an entry with a parent is an adapter; what is no name or no number is left out."""
+    house.engine.models = {
+        "data": [
+            {"id": "tuned", "parent": "m"},
+            {"id": "m", "parent": None, "max_model_len": 4096},
+            {"id": "odd", "parent": 3, "max_model_len": True},
+            {"id": "own", "parent": "own", "max_model_len": -1},
+        ]
+    }
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    assert house.fleet.cards() == [Card("tuned", parent="m"), Card("m", context_tokens=4096), Card("odd"), Card("own")]
+    assert (house.fleet.canonical("tuned"), house.fleet.adapter("tuned"), house.fleet.adapter("m")) == ("m", "tuned", None)

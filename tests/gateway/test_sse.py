@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import Refusal
 from gateway.request import Usage
-from gateway.sse import EventReader, error_event
+from gateway.sse import EventReader
 from tests.fakes.engine import DONE, event, usage_event
 
 TEXT = event("é 漢 🦜") + b": ping\n\n" + event("b") + usage_event(7, 2, 4) + DONE
@@ -212,7 +212,7 @@ def test_a_long_event_passes_in_pieces(line_end: bytes, back: int) -> None:
 
 
 def test_an_error_event_is_well_formed() -> None:
-    text = error_event(Refusal(502, 'engine "gone"\nfor good', kind="engine_error"))
+    text = EventReader(drop_usage=False).error_event(Refusal(502, 'engine "gone"\nfor good', kind="engine_error"))
     assert text.startswith(b"data: ")
     assert text.endswith(b"\n\n")
     assert text.count(b"\n") == 2

@@ -389,7 +389,7 @@ async def test_the_body_limit_is_exact(extra: int, status: int, gateway: Running
         (get(b"/v1/chat/completions"), 405, "POST"),
         (get(b"/v1/chat/completions", method=b"DELETE"), 405, "POST"),
         (post(CHAT, path=b"/v1/models"), 405, "GET, HEAD"),
-        (post(CHAT, path=b"/v1/embeddings"), 404, ""),
+        (post(CHAT, path=b"/v1/fine_tuning"), 404, ""),
         (get(b"/"), 404, ""),
         (get(b"/health", method=b"BREW"), 501, ""),
     ],

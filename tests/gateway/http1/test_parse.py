@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.config import Limits
 from gateway.errors import Refusal
 from gateway.http1.parse import HeadReader, RequestHead, parse_head
-from gateway.routes import Route, route_of
+from gateway.routes import Route, Routes
 
 
 def head(*lines: bytes, first: bytes = b"POST /v1/chat/completions HTTP/1.1") -> bytes:
@@ -173,7 +173,7 @@ class Judge:
 
     def __call__(self, parsed: RequestHead) -> Route:
         self.calls += 1
-        return route_of(parsed.method, parsed.path)
+        return Routes().of(parsed.method, parsed.path)
 
 
 def test_heads_that_differ_in_length_only_are_read_once() -> None:

@@ -10,6 +10,8 @@ import pytest
 from replicas.mock.tokens import write_tokenizer
 from tests.fakes.mock_engines import FAST, Engines, Gateway
 
+ALIASES = {"aliases": {"gpt-5": "m", "nobody": "not-served"}}
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All of these share a few processes: they run in one worker."""
@@ -65,7 +67,7 @@ def gateway(_started: dict[str, Engines], folder: Path) -> Iterator[Gateway]:
     write_tokenizer(folder / "tokenizer")
     vllm = _started["vllm"]
     replicas = [("a", vllm.url(0)), ("b", vllm.url(1)), ("s", _started["sglang"].url()), ("h", _started["hybrid"].url())]
-    running = Gateway(folder, folder / "tokenizer", replicas, policy="cost", limits={"first_byte_s": 0.5})
+    running = Gateway(folder, folder / "tokenizer", replicas, policy="cost", limits={"first_byte_s": 0.5}, models=ALIASES)
     yield running.ready()
     running.process.kill()  # it is not what is tested, and on a busy machine it may still be loading its index
     running.process.stop()

@@ -1,0 +1,1 @@
+"""The APIs that are served: paths, prompts, counts, ends of streams, shapes of errors."""
