@@ -21,7 +21,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")]  # stands in header fields, logs and metrics
 PolicyName = Literal["cost", "round_robin", "least_loaded"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-DialectName = Literal["trunkline", "openai"]
+DialectName = Literal["trunkline", "vllm", "sglang", "trtllm", "openai"]
 WayName = Literal["direct", "redis"]
 
 

@@ -28,7 +28,9 @@ _REFUSED_RETRY_S = 0.1
 _READ_AGAIN_S = 30.0  # between two readings of the facts of a healthy replica
 _READ_UNHEARD_S = 2.0  # the same, while its events can not be heard
 _ANSWER_BYTES = 1024 * 1024
+_DIALECTS = {"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm"}  # by `owned_by` of an engine's models
 _REPEATING_OWNERS = ("sglang", "tensorrt_llm")  # `owned_by` of their models
+_REPEATING_DIALECTS = ("sglang", "trtllm")
 _POLLED_OWNER = "tensorrt_llm"
 _BLOCK_TOKENS_METRIC = re.compile(rb"^trtllm_kv_cache_tokens_per_block(?:\{[^}\n]*\})? ([0-9]{1,6})(?:\.0*)?\s", re.MULTILINE)
 _MAX_RANKS = 1024  # what a replica says is not believed beyond this
@@ -209,10 +211,11 @@ class HealthMonitor:
         names = tuple(name for card in cards if isinstance(name := card.get("id"), str) and _presentable(name))
         status, info = await self._told(replica, "/server_info")
         told = info if status == 200 and isinstance(info, dict) else {}
-        dialect = settings.dialect or ("trunkline" if told.get("dialect") == "trunkline" else "openai")
         published = told.get("kv_events")
         owners = [card.get("owned_by") for card in cards]
-        sets = isinstance(published, dict) or any(owner in _REPEATING_OWNERS for owner in owners)
+        dialect = settings.dialect or ("trunkline" if told.get("dialect") == "trunkline" else _dialect_of(owners))
+        named = dialect in _REPEATING_DIALECTS or any(owner in _REPEATING_OWNERS for owner in owners)
+        sets = isinstance(published, dict) or named
         if settings.events is not None:
             return Facts(names, dialect, repeats_stores=sets)
         status, answer = await self._told(replica, "/kv_event_sources")
@@ -270,6 +273,12 @@ def _presentable(name: str) -> bool:
 def _cards(answer: object) -> list[dict[str, Any]]:
     data = answer.get("data") if isinstance(answer, dict) else None
     return [card for card in data if isinstance(card, dict)] if isinstance(data, list) else []
+
+
+def _dialect_of(owners: list[object]) -> str:
+    """What the engine speaks that owns the models; 'openai', which is right for all, unless they agree on one that is known."""
+    named = {_DIALECTS.get(owner, "openai") if isinstance(owner, str) else "openai" for owner in owners}
+    return named.pop() if len(named) == 1 else "openai"
 
 
 def _event_sources(answer: object) -> tuple[dict[int, tuple[str, str | None]], str]:

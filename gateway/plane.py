@@ -61,7 +61,7 @@ class DataPlane:
         self._clients: set[ClientConnection] = set()
         self._unchecked: list[ClientConnection] = []
         self._slice = 1
-        self._pools = Pools(settings.limits.connect_s)
+        self._pools = Pools(settings.limits.connect_s, self._abort_ended)
         self._prompts = Prompts(tokenizer, configured=settings.tokenizer is not None)
         self._changed = asyncio.Event()  # no exchange is open any more, or a connection ended
         self._floor = Floor(settings, placer, self._prompts, self._pools, counts, self.internal_error, self._changed.set)
@@ -91,7 +91,7 @@ class DataPlane:
         late = [client for client in self._clients if client.uploading]
         for client in late:
             client.refuse(shutting_down())
-        await self._wait_while(lambda: not self._clients.isdisjoint(late), LINGER_S)
+        await self._wait_while(lambda: not self._clients.isdisjoint(late) or self._pools.aborting() > 0, LINGER_S)
 
     async def _wait_while(self, busy: Callable[[], bool], limit_s: float) -> None:
         with suppress(TimeoutError):
@@ -172,6 +172,10 @@ class DataPlane:
         log.error("internal error type=%s where=%s", type(error).__name__, where)
 
     # --- own parts ---
+
+    def _abort_ended(self, result: str) -> None:
+        self.counts.count_abort(result)
+        self._changed.set()
 
     def _judge(self, head: RequestHead) -> Route:
         """Where a head may go; raises Refusal. Runs once per distinct head: the answer is remembered with it."""

@@ -122,3 +122,13 @@ class TrafficCounts:
     bytes_down: int = 0
     open_connections: int = 0
     internal_errors: int = 0
+    tokens_sent: dict[str, int] = field(default_factory=dict)  # dialect -> requests that took their ids along
+    engine_aborts: dict[str, int] = field(default_factory=dict)  # how a call to stop a request ended, a closed set -> count
+
+    def count_tokens_sent(self, dialect: str) -> None:
+        """A request went to an engine with its ids."""
+        self.tokens_sent[dialect] = self.tokens_sent.get(dialect, 0) + 1
+
+    def count_abort(self, result: str) -> None:
+        """A call to stop a request ended."""
+        self.engine_aborts[result] = self.engine_aborts.get(result, 0) + 1

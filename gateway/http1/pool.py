@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from typing import Protocol
 
 from gateway.fleet import Address, Replica
+from gateway.http1.aborts import Aborts
 from gateway.http1.answer import AnswerReader
 from gateway.http1.engine_side import EngineConnection
 
@@ -36,8 +38,16 @@ class Waiter(Protocol):
 class Pool:
     """The connections to one replica."""
 
-    def __init__(self, replica: Replica, connect_s: float, answers: AnswerReader) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        connect_s: float,
+        answers: AnswerReader,
+        abort_ended: Callable[[str], None] = lambda result: None,
+    ) -> None:
+        """abort_ended: told how each call to stop a request of this replica ended."""
         self.replica = replica
+        self.aborts = Aborts(self, abort_ended)
         self.host_line = b"host: %s\r\n" % replica.address.netloc.encode()
         self.base_path = replica.address.base_path.encode()
         self._address: Address = replica.address
@@ -92,6 +102,7 @@ class Pool:
 
     def close(self) -> None:
         """Drop all connections, also those being opened."""
+        self.aborts.close()
         for task in self._opening:
             task.cancel()
         for connection in self._idle:
@@ -116,8 +127,10 @@ class Pool:
 class Pools:
     """One pool per replica."""
 
-    def __init__(self, connect_s: float) -> None:
+    def __init__(self, connect_s: float, abort_ended: Callable[[str], None] = lambda result: None) -> None:
+        """abort_ended: see `Pool`."""
         self._connect_s = connect_s
+        self._abort_ended = abort_ended
         self._answers = AnswerReader()
         self._pools: dict[str, Pool] = {}
 
@@ -127,7 +140,7 @@ class Pools:
         if pool is None or pool.replica is not replica:
             if pool is not None:
                 pool.close()
-            pool = self._pools[replica.name] = Pool(replica, self._connect_s, self._answers)
+            pool = self._pools[replica.name] = Pool(replica, self._connect_s, self._answers, self._abort_ended)
         return pool
 
     def forget(self, name: str) -> None:
@@ -150,3 +163,7 @@ class Pools:
     def idle(self) -> int:
         """Idle connections to all replicas."""
         return sum(pool.idle for pool in self._pools.values())
+
+    def aborting(self) -> int:
+        """Calls to stop requests that are on their way to all replicas."""
+        return sum(pool.aborts.open for pool in self._pools.values())
