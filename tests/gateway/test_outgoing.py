@@ -78,3 +78,19 @@ async def test_a_body_nested_too_deep_to_edit_goes_as_it_came(dialect: str) -> N
     body = b'{"prompt":"a","rid":null,"vllm_xargs":{},"x":' + b"[" * 1010 + b"]" * 1010 + b"}"
     call, counts = await call_of(dialect, body, meter_streams=False)
     assert (call.body, counts.tokens_sent) == (body, {})
+
+
+@pytest.mark.parametrize("fields", [b"connection: close\r\n", b""])
+async def test_an_engine_that_ended_its_answer_is_not_told_to_stop(fields: bytes) -> None:
+    """Also where its connection can not be used again."""
+    async with (
+        FakeEngine(always(answer(b"{}", fields=fields))) as engine,
+        running(FakePlacer([replica_at(engine.port, dialect="sglang")])) as it,
+        RawClient(it.port) as client,
+    ):
+        for _ in range(2):
+            await client.send(post(b'{"prompt":"a"}', path=b"/v1/completions"))
+            assert (await client.answer()).status == 200
+        await it.plane.drain(5.0)
+        assert [call.request_line for call in engine.calls] == [b"POST /v1/completions HTTP/1.1"] * 2
+        assert it.counts.engine_aborts == {}

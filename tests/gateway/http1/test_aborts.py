@@ -12,7 +12,7 @@ import pytest
 from gateway.dialects import Abort
 from gateway.http1 import aborts
 from gateway.http1.answer import AnswerReader
-from gateway.http1.pool import Pool
+from gateway.http1.pool import Pool, Waiter
 from tests.fakes.engine import Call, FakeEngine, always, answer
 from tests.fakes.placer import replica_at
 
@@ -147,9 +147,18 @@ async def test_an_engine_that_is_gone_does_not_hold_up_its_line(monkeypatch: pyt
     async with house_of(always(answer(b""))) as house:
         house.engine.stop_listening()
         await asyncio.sleep(0)
+        tries: list[Waiter] = []
+        opens = house.pool.open
+
+        def counted(waiter: Waiter) -> None:
+            tries.append(waiter)
+            opens(waiter)
+
+        monkeypatch.setattr(house.pool, "open", counted)
         for number in range(5):
             stop(house, abort(f"a.{number}."))
         await house.until(lambda: house.results["failed"] == 5)
+        assert len(tries) == 1
 
 
 @pytest.mark.parametrize(
