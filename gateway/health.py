@@ -20,6 +20,7 @@ import orjson
 from gateway.config import Health, ReplicaSettings
 from gateway.dialects import dialect_named
 from gateway.fleet import Fleet, Replica
+from gateway.tls import reason_of
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ class HealthMonitor:
         try:
             await self._learn(replica, watch)
         except Exception as error:
-            log.info("replica facts not read again replica=%s error=%s", replica.name, _short(error))
+            log.info("replica facts not read again replica=%s error=%s", replica.name, _short(error, replica))
 
     async def _learn(self, replica: Replica, watch: _Watch) -> Facts:
         watch.read_at = self._clock()
@@ -195,15 +196,15 @@ class HealthMonitor:
     def _failed(self, replica: Replica, watch: _Watch, error: Exception) -> None:
         watch.successes = 0
         watch.failures += 1
-        replica.last_error = _short(error)
+        replica.last_error = _short(error, replica)
         if watch.failures == self._settings.failures and not replica.healthy:
-            log.warning("replica not up replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error))
+            log.warning("replica not up replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error, replica))
         if not replica.healthy or watch.failures < self._settings.failures:
             return
         replica.healthy = False
         self._fleet.refresh(replica)
         self._on_down(replica)
-        log.warning("replica down replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error))
+        log.warning("replica down replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error, replica))
 
     async def _facts(self, replica: Replica, settings: ReplicaSettings) -> Facts:
         status, models = await self._told(replica, "/v1/models")
@@ -256,7 +257,11 @@ class HealthMonitor:
         url = replica.address.url + path
         headers = {"authorization": f"Bearer {replica.api_key}"} if replica.api_key else {}
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
-        async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
+        tls = replica.tls
+        context, name = (tls.context, tls.server_name) if tls is not None else (True, None)
+        async with self._session.get(
+            url, headers=headers, timeout=timeout, allow_redirects=False, ssl=context, server_hostname=name
+        ) as response:
             body = bytearray()
             while piece := await response.content.read(_ANSWER_BYTES):  # as much as has come, which need not be all
                 body += piece
@@ -310,5 +315,6 @@ def _published(events: dict[str, Any]) -> tuple[dict[int, tuple[str, str | None]
     return sources, topic if isinstance(topic, str) else ""
 
 
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:200]
+def _short(error: Exception, replica: Replica) -> str:
+    reason = reason_of(error, by_tls=replica.tls is not None)
+    return (reason or f"{type(error).__name__}: {error}")[:200]

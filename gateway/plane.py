@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import logging
 import secrets
+import ssl
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,6 +34,7 @@ from gateway.routes import Local, Route, route_of
 log = logging.getLogger(__name__)
 
 _BACKLOG = 4096
+_GOODBYE_S = 5.0  # for a client's part of the end of its TLS connection
 _TICK_S = 1.0
 _SLICES = 8
 _ALIVE = b'{"status":"ok"}'
@@ -70,11 +72,20 @@ class DataPlane:
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
 
-    async def start(self, host: str, port: int, *, share_port: bool = False) -> int:
-        """Listen; returns the bound port. share_port: other processes of ours listen there, too."""
+    async def start(
+        self, host: str, port: int, *, share_port: bool = False, tls: ssl.SSLContext | None = None, handshake_s: float = 10.0
+    ) -> int:
+        """Listen; returns the bound port. share_port: other processes of ours listen there, too. handshake_s: of `tls`."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: ClientConnection(self), host, port, backlog=_BACKLOG, reuse_port=share_port or None
+            lambda: ClientConnection(self),
+            host,
+            port,
+            backlog=_BACKLOG,
+            reuse_port=share_port or None,
+            ssl=tls,
+            ssl_handshake_timeout=handshake_s if tls is not None else None,
+            ssl_shutdown_timeout=_GOODBYE_S if tls is not None else None,
         )
         self._ticker = loop.call_later(self._tick_s(), self._tick)
         return int(self._server.sockets[0].getsockname()[1])

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.fleet import Address, Replica
+from gateway.fleet import Address, EngineTls, Replica
 from gateway.http1.aborts import Aborts
 from gateway.http1.answer import AnswerReader
 from gateway.http1.engine_side import EngineConnection
@@ -56,7 +56,9 @@ class Pool:
         self._idle: list[EngineConnection] = []
         self._idle_s = _IDLE_S
         self._opening: set[asyncio.Task[None]] = set()
-        self._tls = ssl.create_default_context() if replica.address.tls else None
+        self._tls = replica.tls
+        if replica.address.tls and self._tls is None:
+            self._tls = EngineTls(ssl.create_default_context(), replica.address.host)
 
     @property
     def idle(self) -> int:
@@ -111,11 +113,12 @@ class Pool:
 
     async def _open(self, waiter: Waiter) -> None:
         loop = asyncio.get_running_loop()
-        address = self._address
+        address, tls = self._address, self._tls
+        context, name = (tls.context, tls.server_name) if tls is not None else (None, None)
         try:
             async with asyncio.timeout(self._connect_s):
                 _, connection = await loop.create_connection(
-                    lambda: EngineConnection(self, self._answers), address.host, address.port, ssl=self._tls
+                    lambda: EngineConnection(self, self._answers), address.host, address.port, ssl=context, server_hostname=name
                 )
         except Exception as error:  # refused, too slow, no such name, no trust: whatever it is, the waiter goes elsewhere
             waiter.connect_failed(error)
