@@ -181,9 +181,8 @@ async def test_an_answer_that_only_its_end_delimits_is_cut_visibly(pair: Pair, t
 
 async def test_a_handshake_has_its_time(pair: Pair) -> None:
     async with FakeEngine(always(answer(b"{}"))) as engine, before(engine, pair, handshake_s=0.2) as it:
-        reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
-        assert await asyncio.wait_for(reader.read(), 20) == b""
-        writer.close()
+        async with RawClient(it.port) as client:
+            assert await client.closed(within_s=20)
 
 
 async def test_plain_http_on_the_port_is_no_answer_and_no_noise(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
@@ -201,12 +200,10 @@ async def test_handshakes_beyond_all_bounds_are_cut_off(pair: Pair, trusted: ssl
     context.most = 2
     placer = FakePlacer([])
     async with running(placer, tls=context) as it:
-        idle = [await asyncio.open_connection("127.0.0.1", it.port) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        with pytest.raises((ConnectionError, ssl.SSLError)):
-            await alive(it.port, trusted)
-        for _, writer in idle:
-            writer.close()
+        async with RawClient(it.port), RawClient(it.port):
+            await asyncio.sleep(0.05)
+            with pytest.raises((ConnectionError, ssl.SSLError)):
+                await alive(it.port, trusted)
         status = 0
         async with asyncio.timeout(20):
             while not status:
