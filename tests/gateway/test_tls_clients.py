@@ -180,9 +180,12 @@ async def test_an_answer_that_only_its_end_delimits_is_cut_visibly(pair: Pair, t
 
 
 async def test_a_handshake_has_its_time(pair: Pair) -> None:
-    async with FakeEngine(always(answer(b"{}"))) as engine, before(engine, pair, handshake_s=0.2) as it:
-        async with RawClient(it.port) as client:
-            assert await client.closed(within_s=20)
+    async with (
+        FakeEngine(always(answer(b"{}"))) as engine,
+        before(engine, pair, handshake_s=0.2) as it,
+        RawClient(it.port) as client,
+    ):
+        assert await client.closed(within_s=20)
 
 
 async def test_plain_http_on_the_port_is_no_answer_and_no_noise(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
