@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from events.types import Freshness
 from gateway.choose.rates import Rates
 from gateway.choose.types import FleetView
-from gateway.dialects import Dialect, dialect_named
+from gateway.dialects import Dialect, IdsProof, dialect_named
 from gateway.errors import ConfigError
 from radix.reading import ReadableIndex
 
@@ -90,6 +90,7 @@ class Replica:
     last_error: str | None = None  # why the last check failed; None while they pass
     holders: list[int] = field(default_factory=list)
     tls: EngineTls | None = None
+    ids: IdsProof = field(default_factory=IdsProof)
 
     @property
     def eligible(self) -> bool:

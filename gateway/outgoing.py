@@ -43,7 +43,10 @@ def outgoing(
     """The client's request in the replica's dialect, for one of its ranks."""
     dialect = replica.dialect
     ranks = len(replica.holders)
-    edits = dialect.edits(intent, prompt.tokens, pool.aborts.name_for(request_id), rank if ranks > 1 else None)
+    name, chosen = pool.aborts.name_for(request_id), rank if ranks > 1 else None
+    edits = dialect.edits(intent, prompt.tokens, name, chosen)
+    if edits.with_tokens and dialect.proves_ids and not replica.ids.take():
+        edits = dialect.edits(intent, None, name, chosen)
     asked_usage = (
         settings.meter_streams and intent.stream and dialect.reports_usage_on_request and "stream_options" not in intent.fields
     )
@@ -68,6 +71,7 @@ def outgoing(
         b"" if head.has_request_id else b"x-request-id: %s\r\n" % request_id.encode(),
         b"content-length: %d\r\n\r\n" % sum(map(len, pieces)),
     )
+    intent.sent_ids = edits.with_tokens
     return Outgoing(b"".join(lines), pieces, asked_usage, edits.with_tokens, edits.abort)
 
 

@@ -36,6 +36,7 @@ class Intent:
     wants_usage: bool = False
     session: str | None = None
     priority: int = 0
+    sent_ids: bool = False  # what it was sent with last; the engine's count then is ours
 
     @property
     def is_batch(self) -> bool:

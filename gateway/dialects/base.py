@@ -72,6 +72,7 @@ class Dialect(Protocol):
 
     name: str
     reports_usage_on_request: bool  # it knows `stream_options.include_usage`
+    proves_ids: bool  # it may tokenize otherwise than we do, so that its counts are compared now and then
 
     def edits(self, intent: Intent, tokens: Int32Array | None, name: str, rank: int | None) -> Edits:
         """What to change in the body. name: for this sending of the request, unlike all others and the start of none.

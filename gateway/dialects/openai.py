@@ -16,6 +16,7 @@ class OpenAI:
 
     name = "openai"
     reports_usage_on_request = True
+    proves_ids = False
 
     def edits(self, intent: Intent, tokens: Int32Array | None, name: str, rank: int | None) -> Edits:
         """None."""

@@ -31,6 +31,7 @@ class Sglang:
 
     name = "sglang"
     reports_usage_on_request = True
+    proves_ids = True
 
     def edits(self, intent: Intent, tokens: Int32Array | None, name: str, rank: int | None) -> Edits:
         """The ids where they are taken, and a name to stop the request by."""

@@ -48,6 +48,7 @@ class TrtLlm:
 
     name = "trtllm"
     reports_usage_on_request = True
+    proves_ids = True
 
     def edits(self, intent: Intent, tokens: Int32Array | None, name: str, rank: int | None) -> Edits:
         """The ids, and less of what is foreign."""

@@ -18,6 +18,7 @@ class Trunkline:
 
     name = "trunkline"
     reports_usage_on_request = True
+    proves_ids = False
 
     def edits(self, intent: Intent, tokens: Int32Array | None, name: str, rank: int | None) -> Edits:
         """`"prompt_token_ids":[...]` in front; nothing where there are no tokens or the client sent its own."""

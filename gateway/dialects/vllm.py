@@ -16,6 +16,7 @@ class Vllm:
 
     name = "vllm"
     reports_usage_on_request = True
+    proves_ids = True
 
     def edits(self, intent: Intent, tokens: Int32Array | None, name: str, rank: int | None) -> Edits:
         """The ids where the text of a completion's prompt stood."""

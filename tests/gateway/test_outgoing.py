@@ -94,3 +94,34 @@ async def test_an_engine_that_ended_its_answer_is_not_told_to_stop(fields: bytes
         await it.plane.drain(5.0)
         assert [call.request_line for call in engine.calls] == [b"POST /v1/completions HTTP/1.1"] * 2
         assert it.counts.engine_aborts == {}
+
+
+async def test_now_and_then_a_request_goes_as_text_and_none_has_ids_while_counts_differ() -> None:
+    """FC-22: an engine's count of ids it was given proves nothing."""
+    async with FakeEngine(always(answer(b"{}"))) as engine:
+        replica = replica_at(engine.port, dialect="vllm")
+        async with running(FakePlacer([replica]), tokenizer=FakeTokenizer()) as it, RawClient(it.port) as client:
+
+            async def went_with_ids() -> bool:
+                await client.send(post(b'{"prompt":"a"}', path=b"/v1/completions"))
+                assert (await client.answer()).status == 200
+                with_ids = engine.calls[-1].body == b'{"prompt":[1,2,3]}'
+                assert with_ids or engine.calls[-1].body == b'{"prompt":"a"}'
+                assert it.placer.tickets[-1].intent.sent_ids is with_ids
+                return with_ids
+
+            assert [await went_with_ids() for _ in range(65)] == [True] * 63 + [False, True]
+            replica.ids.counted(same=False)
+            assert not await went_with_ids()
+            replica.ids.counted(same=True)
+            assert await went_with_ids()
+
+
+async def test_own_replicas_always_get_ids() -> None:
+    async with FakeEngine(always(answer(b"{}"))) as engine:
+        replica = replica_at(engine.port, dialect="trunkline")
+        replica.ids.counted(same=False)
+        async with running(FakePlacer([replica]), tokenizer=FakeTokenizer()) as it, RawClient(it.port) as client:
+            await client.send(post(b'{"prompt":"a"}', path=b"/v1/completions"))
+            assert (await client.answer()).status == 200
+            assert b"prompt_token_ids" in engine.calls[0].body
