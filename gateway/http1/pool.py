@@ -55,6 +55,7 @@ class Pool:
         self._connect_s = connect_s
         self._idle: list[EngineConnection] = []
         self._idle_s = _IDLE_S
+        self._closed = False
         self._opening: set[asyncio.Task[None]] = set()
         self._tls = replica.tls
         if replica.address.tls and self._tls is None:
@@ -78,7 +79,7 @@ class Pool:
     def give(self, connection: EngineConnection) -> None:
         """Take a connection back whose last answer is complete."""
         connection.idle_since = asyncio.get_running_loop().time()
-        if connection.closing or len(self._idle) >= _MAX_IDLE:
+        if connection.closing or self._closed or len(self._idle) >= _MAX_IDLE:
             connection.abort()
         else:
             self._idle.append(connection)
@@ -104,6 +105,7 @@ class Pool:
 
     def close(self) -> None:
         """Drop all connections, also those being opened."""
+        self._closed = True  # what is in use comes back later
         self.aborts.close()
         for task in self._opening:
             task.cancel()
