@@ -38,7 +38,8 @@ class NoReplica(GatewayError):
 class Refusal(GatewayError):
     """A request is answered by the gateway itself, in the error shape of the OpenAI API.
 
-    close: framing can not be trusted any more, or body bytes are still to come; the connection ends after the answer.
+    close: framing can not be trusted any more, or body bytes are still to come; the connection ends after the answer. allow: the
+    methods a path does take, for 405.
     """
 
     status: int
@@ -48,6 +49,7 @@ class Refusal(GatewayError):
     code: str | None = None
     retry_after_s: float | None = None
     close: bool = False
+    allow: str | None = None
 
     def __post_init__(self) -> None:
         super().__init__(f"{self.status} {self.message}")

@@ -50,5 +50,5 @@ def route_of(method: bytes, path: str) -> Route:
         raise Refusal(404, "there is nothing at this path", code="unknown_path")
     if method not in route.methods:
         allowed = ", ".join(sorted(name.decode() for name in route.methods))
-        raise Refusal(405, f"this path takes {allowed}", code="method_not_allowed")
+        raise Refusal(405, f"this path takes {allowed}", code="method_not_allowed", allow=allowed)
     return route
