@@ -46,7 +46,7 @@ lint: $(READY)
 
 bench: bench-proxy bench-index
 
-bench-proxy: $(READY)
+bench-proxy: $(READY) compiled
 	@$(BIN)/python -m benchmarks.proxy $(ARGS)
 
 bench-index: $(READY)
