@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from tests.clients import with_aiperf
 from tests.fakes.mock_engines import Engines, Gateway
 
 PACKAGES = {"openai": "openai==3.57.0", "anthropic": "anthropic==2.14.0", "aiperf": "aiperf==0.13.0"}
-MODEL, KEY = "mock", "sk-clients"
+MODEL, SLOW_MODEL, KEY = "mock", "slow", "sk-clients"
 _HERE = Path(__file__).parent
 _SCRIPT_S = 300.0
 
@@ -41,34 +42,32 @@ def run(names: Sequence[str], folder: Path) -> dict[str, list[dict[str, Any]]]:
     keys = folder / "keys"
     keys.write_text(f"clients:{hashlib.sha256(KEY.encode()).hexdigest()}\n")
     speed = ("--prefill-rate", "1000000", "--decode-s", "0.005", "--sequence-s", "0.0001", "--num-blocks", "16384")
-    engines = Engines(folder / "engines.log", "--count", "2", "--model", MODEL, *speed).ready()
-    try:
-        replicas = [("a", engines.url(0)), ("b", engines.url(1))]
-        gateway = Gateway(folder, folder / "tokenizer", replicas, api_keys_file=str(keys)).ready()
-        try:
-            found = {}
-            for name, where in environments.items():
-                found[name] = list(_rows(name, where, gateway, engines, folder))
-            return found
-        finally:
-            gateway.process.stop()
-    finally:
-        engines.stop()
+    with ExitStack() as stack:
+        fast = Engines(folder / "fast.log", "--count", "2", "--model", MODEL, *speed)
+        stack.callback(fast.stop)
+        slow = Engines(folder / "slow.log", "--model", SLOW_MODEL, "--answer-tokens", "4000", *speed)
+        stack.callback(slow.stop)
+        urls = [fast.ready().url(0), fast.url(1), slow.ready().url()]
+        replicas = [(f"e{number}", url) for number, url in enumerate(urls)]
+        gateway = Gateway(folder, folder / "tokenizer", replicas, api_keys_file=str(keys))
+        stack.callback(gateway.process.stop)
+        gateway.ready()
+        return {name: list(_rows(name, where, gateway.base, urls, folder)) for name, where in environments.items()}
 
 
-def _rows(name: str, where: Path, gateway: Gateway, engines: Engines, folder: Path) -> Iterator[dict[str, Any]]:
+def _rows(name: str, where: Path, base: str, engines: list[str], folder: Path) -> Iterator[dict[str, Any]]:
     if name == "aiperf":
-        rows = with_aiperf.checks(where, gateway.base, KEY, MODEL, model_folder("smollm2"), folder)
+        rows = with_aiperf.checks(where, base, KEY, MODEL, model_folder("smollm2"), folder)
     else:
-        rows = _script(where, _HERE / f"with_{name}.py", gateway, engines)
+        rows = _script(where, _HERE / f"with_{name}.py", base, engines)
     for row in rows:
         _say(f"{name} {row['check']}: {'ok' if row['ok'] else row}")
         yield row
 
 
-def _script(where: Path, script: Path, gateway: Gateway, engines: Engines) -> Iterator[dict[str, Any]]:
+def _script(where: Path, script: Path, base: str, engines: list[str]) -> Iterator[dict[str, Any]]:
     """Run a client's script in its environment; a row for each line it prints, and one more where it breaks off."""
-    setting = {"base": gateway.base, "key": KEY, "model": MODEL, "engines": [engines.url(0), engines.url(1)]}
+    setting = {"base": base, "key": KEY, "model": MODEL, "slow_model": SLOW_MODEL, "engines": engines}
     command = [str(where / "bin" / "python"), str(script), json.dumps(setting)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SCRIPT_S, check=False)
     for line in done.stdout.splitlines():

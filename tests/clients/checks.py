@@ -21,11 +21,12 @@ STORY = "Tell me a story about a lighthouse keeper, and make it as long as you p
 
 @dataclass
 class Setting:
-    """Where things are. slow_model: answers of 4,000 tokens take many seconds; engines: their own URLs."""
+    """Where things are. slow_model: its answers take many seconds; engines: the URLs of all engines, to ask them themselves."""
 
     base: str
     key: str
     model: str
+    slow_model: str
     engines: list[str] = field(default_factory=list)
 
     @classmethod

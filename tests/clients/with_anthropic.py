@@ -9,7 +9,7 @@ import anthropic  # type: ignore[import-not-found]  # only the client's environm
 from checks import STORY, Setting, raises, run  # type: ignore[import-not-found]  # a script beside it, not a module of a package
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Where do ships go?"}]
-LONG: dict[str, Any] = {"max_tokens": 4000, "extra_body": {"ignore_eos": True}}
+LONG: list[Any] = [{"role": "user", "content": STORY}]
 
 
 class Checks:
@@ -52,7 +52,7 @@ class Checks:
         assert self.client.messages.count_tokens(model=self.model, messages=MESSAGES).input_tokens > 0
 
     def models(self) -> None:
-        assert [model.id for model in self.client.models.list()] == [self.model]
+        assert {model.id for model in self.client.models.list()} == {self.model, self.setting.slow_model}
 
     def unknown_model(self) -> None:
         error = raises(
@@ -76,13 +76,13 @@ class Checks:
         assert error.body["error"]["type"] == "authentication_error" and "sk-wrong" not in str(error)
 
     def timeout(self) -> None:
-        client = self.connect(timeout=0.5)
-        story = [{"role": "user", "content": STORY}]
-        raises(anthropic.APITimeoutError, lambda: client.messages.create(model=self.model, messages=story, **LONG))
+        ask = self.connect(timeout=0.5).messages.create
+        raises(anthropic.APITimeoutError, lambda: ask(model=self.setting.slow_model, messages=LONG, max_tokens=5000))
         self.setting.stops()
 
     def cancelled_stream(self) -> None:
-        stream = self.client.messages.create(model=self.model, messages=[{"role": "user", "content": STORY}], stream=True, **LONG)
+        ask = self.client.messages.create
+        stream = ask(model=self.setting.slow_model, messages=LONG, max_tokens=5000, stream=True)
         for _, _ in zip(range(4), stream, strict=False):
             pass
         self.setting.runs()

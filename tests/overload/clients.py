@@ -11,6 +11,7 @@ from tests.fakes.client import Answer, RawClient, post
 from tests.overload.demand import Ask, Demand, Manner
 
 _PATIENCE_S = 60.0  # far above every limit the gateway is told
+_DEAF_S, _LOOK_S = 25.0, 10.0
 _SMALL_BUFFER_BYTES = 4096
 _REFUSED = (429, 503)
 _ENGINE_FAILED = (502, 504)
@@ -84,7 +85,7 @@ async def _play(port: int, ask: Ask) -> str:
             case Manner.LEAVES_READING:
                 return await _leave_reading(client, ask)
             case Manner.DEAF:
-                return await _never_read(client, ask)
+                return await _never_read(client)
             case Manner.SLOW:
                 await asyncio.sleep(ask.stays_s * 3)
         return judge(await client.answer(within_s=_PATIENCE_S), ask.stream)
@@ -105,20 +106,17 @@ async def _leave_reading(client: RawClient, ask: Ask) -> str:
     return "left"
 
 
-async def _never_read(client: RawClient, ask: Ask) -> str:
-    """Wait to be dropped; all the while not a byte is read, and what the loop itself reads on is bounded."""
+async def _never_read(client: RawClient) -> str:
+    """Not a byte for a long while; whoever looks then finds a connection that was cut, or an answer that was not long enough."""
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport of sockets has it
-    return await _leave(client, ask) if ask.stays_s < 0.3 else await _until_dropped(client)
-
-
-async def _until_dropped(client: RawClient) -> str:
-    """What a client that does not read sees at last: the connection is gone, or an answer so short that it all came."""
-    await asyncio.sleep(_PATIENCE_S / 4)
+    await asyncio.sleep(_DEAF_S)
     client.writer.transport.resume_reading()  # type: ignore[attr-defined]
     try:
-        answer = await client.answer(within_s=_PATIENCE_S)
+        answer = await client.answer(within_s=_LOOK_S)
     except (ConnectionError, asyncio.IncompleteReadError):
         return "dropped"
+    except TimeoutError:  # it waited for its engine for so long that nothing has piled up yet
+        return "left"
     if answer.status == 200:
         return "whole" if answer.complete else "dropped"
     return judge(answer, True)
