@@ -245,6 +245,22 @@ STREAMS = [
         reply=Reply(200, body=_ANSWER, framing="chunked"),
     ),
     _streamed(
+        "a stream whose engine closes behind the terminator",
+        _EVENTS_HEAD + chunk(_ANSWER),
+        Do.PAUSE,
+        Do.CLOSE,
+        reply=Reply(200, body=_ANSWER),
+        pooled=False,
+    ),
+    _streamed(
+        "a stream whose engine resets behind the terminator",
+        _EVENTS_HEAD + chunk(_ANSWER),
+        Do.PAUSE,
+        Do.RESET,
+        reply=Reply(200, body=_ANSWER, whole=False),
+        stays=False,
+    ),
+    _streamed(
         "an error instead of a stream",
         answer(_JSON, body=b'{"error":{}}', status=b"400 Bad Request"),
         reply=Reply(400, ((b"content-type", b"application/json"),), body=b'{"error":{}}'),
