@@ -94,7 +94,7 @@ class Overload:
                 at_s, *memory, sum(sample["tasks"].values()), sample["fds"], sample["index"]["holders"], sample["in_flight"]
             )
             self._verdict.settled(now, self._args.engines)
-            self._say(f"{now} {dict(clients.counts)} failures={len(self._verdict.failures) + len(clients.failures)}")
+            self._say(f"{now} {dict(clients.counts)} failures={[*self._verdict.failures, *clients.failures][:3]}")
 
     async def _settle(self) -> None:
         """Wait until nothing is left of the requests, here and in the engines; a failure where something stays."""
@@ -125,6 +125,7 @@ class Overload:
             "listen": {"host": "127.0.0.1", "port": 0, "control_port": 0},
             "replicas": self._fleet.replicas,
             "tokenizer": str(tokenizer),
+            "tokenizer_caches": {"budget_mib": 4},  # full after a minute: what grows then is not they
             "receipts": 256,
             "limits": LIMITS,
             "health": {"interval_s": 0.5, "timeout_s": 5.0},
