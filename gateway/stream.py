@@ -88,7 +88,7 @@ class Relay:
         return self._reframe(data)
 
     def end_of_input(self) -> bytes:
-        """What to write when the engine closed; `finished` afterwards where that is how its body ends, or nothing was to follow."""
+        """What to write when the engine closed; `finished` afterwards where that is how its body ends, or its end was told."""
         ended = self._events is not None and self._events.ended
         if self.finished or (self._head.body is not Body.CLOSE and not ended):
             return b""
@@ -96,7 +96,7 @@ class Relay:
         return self._close(self._events.flush() if self._events is not None else b"")
 
     def error_tail(self, refusal: Refusal) -> bytes:
-        """One error event for a stream that is broken off; nothing where the answer has no place for it, or said that it ended."""
+        """One error event for a stream that is broken off; nothing where the answer has no place for it, or told its end."""
         if self._events is None or self._events.torn or self._events.complete:
             return b""
         event = error_event(refusal)
