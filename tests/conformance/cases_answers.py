@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.conformance.case import (
+    BODY,
     CHUNKED,
     DONE,
     END,
@@ -149,7 +150,7 @@ EARLY = [
         send=(post(body=_LARGE),),
         replies=(Reply(413, body=b"{}"),),
         seen=None,
-        engine=(Do.EARLY, answer(b"Connection: close", body=b"{}", status=b"413 Content Too Large"), Do.PAUSE, Do.CLOSE),
+        engine=(Do.EARLY, answer(b"Connection: close", body=b"{}", status=b"413 Content Too Large"), Do.HOLD),
         stays=True,
         pooled=False,
         cuts=False,
@@ -159,41 +160,43 @@ EARLY = [
 _SHORT = answer_head(b"content-length: 99") + OK_BODY
 _CUT = Reply(200, body=OK_BODY, whole=False)
 
+
+def _broken(name: str, before: bytes, *then: Act, reply: Reply = _CUT, body: bytes = BODY, mark: bytes = OK_BODY) -> Case:
+    """The rest happens only once `mark` has reached the client, so that no two reads fall together."""
+    send = (post(body=body), Await(mark), Step.RELEASE)
+    return Case(name=name, send=send, replies=(reply,), seen=(Seen(body=body),), engine=(before, Do.HOLD, *then), pooled=False)
+
+
+_STARTED = _EVENTS_HEAD + chunk(event(b"a"))
+
 CUT = [
     _answered("the end before the length is full", _SHORT, Do.CLOSE, reply=_CUT, pooled=False, stays=False),
-    _answered("a reset before the length is full", _SHORT, Do.PAUSE, Do.RESET, reply=_CUT, pooled=False, stays=False),
-    _answered(
-        "the end before the last chunk", answer_head(CHUNKED) + chunk(OK_BODY), Do.CLOSE, reply=_CUT, pooled=False, stays=False
+    _broken("a reset before the length is full", _SHORT, Do.RESET),
+    _broken("the end before the last chunk", answer_head(CHUNKED) + chunk(OK_BODY), Do.CLOSE),
+    _broken("a reset in mid-chunk", answer_head(CHUNKED) + b"63\r\n" + OK_BODY, Do.RESET),
+    _broken("a reset of a body that ends with the connection", answer_head() + OK_BODY, Do.RESET),
+    _broken("a wrong chunk size in mid-answer", answer_head(CHUNKED) + chunk(OK_BODY), b"xyz\r\n"),
+    _broken(
+        "a chunk longer than its size", answer_head(CHUNKED) + chunk(OK_BODY), b"1\r\nabc\r\n", reply=Reply(200, whole=False)
     ),
-    _answered("a reset in mid-chunk", answer_head(CHUNKED) + b"63\r\n" + OK_BODY, Do.PAUSE, Do.RESET, reply=_CUT, stays=False),
-    _answered(
-        "a reset of a body that ends with the connection", answer_head() + OK_BODY, Do.PAUSE, Do.RESET, reply=_CUT, stays=False
-    ),
-    _answered(
-        "a wrong chunk size in mid-answer", answer_head(CHUNKED) + chunk(OK_BODY), Do.PAUSE, b"xyz\r\n", reply=_CUT, stays=False
-    ),
-    _answered(
-        "a chunk longer than its size",
-        answer_head(CHUNKED) + chunk(OK_BODY),
-        Do.PAUSE,
-        b"1\r\nabc\r\n",
-        reply=Reply(200, whole=False),
-        stays=False,
-    ),
-    _streamed("a stream that is reset", _EVENTS_HEAD + chunk(event(b"a")), Do.PAUSE, Do.RESET, reply=_BROKEN_OFF, stays=False),
-    _streamed(
-        "a stream that ends without its last chunk", _EVENTS_HEAD + chunk(event(b"a")), Do.CLOSE, reply=_BROKEN_OFF, stays=False
-    ),
-    _streamed(
-        "a stream that ends without its terminator", _EVENTS_HEAD + chunk(event(b"a")) + END, reply=_BROKEN_OFF, stays=False
-    ),
-    _streamed(
+    _broken("a stream that is reset", _STARTED, Do.RESET, reply=_BROKEN_OFF, body=_STREAM, mark=b'"a"'),
+    _broken("a stream that ends without its last chunk", _STARTED, Do.CLOSE, reply=_BROKEN_OFF, body=_STREAM, mark=b'"a"'),
+    _broken("a stream that ends without its terminator", _STARTED, END, reply=_BROKEN_OFF, body=_STREAM, mark=b'"a"'),
+    _broken(
         "half an event, and a reset",
         _EVENTS_HEAD + chunk(event(b"a") + b"data: {"),
-        Do.PAUSE,
         Do.RESET,
         reply=_BROKEN_OFF,
-        stays=False,
+        body=_STREAM,
+        mark=b'"a"',
+    ),
+    _broken(
+        "a stream whose engine resets behind the terminator",
+        _EVENTS_HEAD + chunk(_ANSWER),
+        Do.RESET,
+        reply=Reply(200, body=_ANSWER, whole=False),
+        body=_STREAM,
+        mark=DONE,
     ),
 ]
 
@@ -251,14 +254,6 @@ STREAMS = [
         Do.CLOSE,
         reply=Reply(200, body=_ANSWER),
         pooled=False,
-    ),
-    _streamed(
-        "a stream whose engine resets behind the terminator",
-        _EVENTS_HEAD + chunk(_ANSWER),
-        Do.PAUSE,
-        Do.RESET,
-        reply=Reply(200, body=_ANSWER, whole=False),
-        stays=False,
     ),
     _streamed(
         "an error instead of a stream",
@@ -335,25 +330,6 @@ HEAD_REQUESTS = [
 
 # These teach the gateway that idle connections are closed early, so they come last.
 IDLE = [
-    _answered("bytes on an idle connection", answer(), Do.PAUSE, answer(body=b'{"second":1}')),
-    Case(
-        name="an engine that closes an idle connection",
-        send=(post(), Await(OK_BODY), post(), Await(OK_BODY)),
-        replies=(OK, OK),
-        seen=(Seen(), Seen()),
-        engine=(answer(), Do.CLOSE),
-        stays=True,
-        pooled=False,
-    ),
-    Case(
-        name="an engine that resets an idle connection",
-        send=(post(), Await(OK_BODY), post()),
-        replies=(OK, OK),
-        seen=(Seen(), Seen()),
-        engine=(answer(), Do.RESET),
-        stays=True,
-        pooled=False,
-    ),
     Case(
         name="a kept connection that dies is replaced, a new one is not",
         send=(post(), Await(OK_BODY), post()),
@@ -380,6 +356,34 @@ IDLE = [
         engine=(answer(b"Connection: close"),),
         later=(Do.CLOSE,),
         stays=True,
+    ),
+    Case(
+        name="bytes on an idle connection end it",
+        send=(post(),),
+        replies=(OK,),
+        seen=ONE,
+        engine=(answer(), Do.PAUSE, answer(body=b'{"second":1}'), Do.HOLD),
+        leaves=True,
+        stays=True,
+        pooled=False,
+    ),
+    Case(
+        name="an engine that closes an idle connection",
+        send=(post(), Await(OK_BODY), post(), Await(OK_BODY)),
+        replies=(OK, OK),
+        seen=(Seen(), Seen()),
+        engine=(answer(), Do.CLOSE),
+        stays=True,
+        pooled=False,
+    ),
+    Case(
+        name="an engine that resets an idle connection",
+        send=(post(), Await(OK_BODY), post()),
+        replies=(OK, OK),
+        seen=(Seen(), Seen()),
+        engine=(answer(), Do.RESET),
+        stays=True,
+        pooled=False,
     ),
 ]
 

@@ -42,7 +42,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("conformance")
     keys = folder / "keys"
     keys.write_text(f"client:{hashlib.sha256(b'good').hexdigest()}\n")
-    short = {"head_s": 0.6, "body_stall_s": 0.6, "keep_alive_s": 0.8}
+    short = {"head_s": 1.5, "body_stall_s": 1.5, "keep_alive_s": 1.5}  # a starved machine must not miss them
     with RecordingEngine() as engine:
         plain = _gateway(folder, "plain", engine.port, limits={"body_bytes": 1_000_000})
         guarded = _gateway(folder, "guarded", engine.port, limits=short, api_keys_file=str(keys))
