@@ -185,9 +185,9 @@ class EngineConnection(asyncio.Protocol):
             data, self._head = self._head + data, b""
         while True:
             end = data.find(b"\r\n\r\n")
+            if (len(data) if end < 0 else end) > _HEAD_BYTES:
+                raise FramingError("the engine's answer head is too long")
             if end < 0:
-                if len(data) > _HEAD_BYTES:
-                    raise FramingError("the engine's answer head is too long")
                 self._head = data
                 return
             head, length = self._answers.read(data[: end + 2])
