@@ -43,7 +43,7 @@ class Life(Run):
         hybrid = chance.random() < 0.4
         super().__init__(
             seed,
-            holders=2 if hybrid else chance.choice([1, 2, 3, 9]),
+            holders=chance.choice([2, 2, 5]) if hybrid else chance.choice([1, 2, 3, 9]),
             grains=chance.choice([[1], [2], [1, 2]] if hybrid else [[1], [2], [1, 2], [3, 16], [4]]),
             honest=hybrid or chance.random() < 0.5,
             kind=kind or chance.choice(KINDS),
