@@ -1,13 +1,14 @@
 """One exchange: place a request, send it, try again while nothing was answered, relay the answer, and end exactly once.
 
-Before the first byte a failure can be repaired: a kept connection that turns out closed is replaced, a dead engine is left
-for another, an engine that says it is full is asked to step aside. After it nothing may be sent twice (FC-43).
+Before the first byte a failure can be repaired: a stale connection is replaced, a dead or full engine is left for another. After
+it nothing may be sent twice (FC-43).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from gateway.errors import NoReplica, Refusal
 from gateway.floor import Floor
@@ -17,6 +18,7 @@ from gateway.http1.client_side import ClientConnection
 from gateway.http1.engine_side import EngineConnection
 from gateway.http1.parse import RequestHead
 from gateway.outgoing import outgoing, own_fields
+from gateway.quota import Permit
 from gateway.refusals import bad_answer, engine_timeout, internal, shutting_down, stream_cut, unavailable, unreachable
 from gateway.request import Intent, Outcome, Prompt, Ticket
 from gateway.stream import Relay
@@ -24,8 +26,7 @@ from gateway.stream import Relay
 log = logging.getLogger(__name__)
 
 _FULL = (429, 503)  # an engine's polite 'not now'
-_LEFT_STATUS = 499  # for our counters only
-_CUT_STATUS = 599
+_LEFT_STATUS, _CUT_STATUS = 499, 599  # for our counters only
 
 
 class Exchange:
@@ -54,6 +55,7 @@ class Exchange:
         "_thinking",
         "_ticket",
         "_tries",
+        "permit",
     )
 
     def __init__(
@@ -81,6 +83,7 @@ class Exchange:
         self._asked_usage = False
         self._sent_bytes = 0
         self._ended = False
+        self.permit: Permit | None = None  # under the limits of the client's key
 
     def start(self) -> None:
         """Tokenize, place, send."""
@@ -105,6 +108,8 @@ class Exchange:
     def _place(self, prompt: Prompt) -> None:
         self._prompt = prompt
         try:
+            if self.permit is not None:
+                self.permit.charge(prompt, len(self._body), time.monotonic())
             self._ticket = self._floor.placer.place(self._intent, prompt, self._request_id)
         except Refusal as refusal:
             self._refuse(refusal, Outcome.REFUSED)
@@ -241,9 +246,9 @@ class Exchange:
 
     def engine_closed(self, *, clean: bool) -> None:
         """The engine went away: the end of the answer, a stale connection, or a failure."""
-        connection, relay = self._connection, self._relay
-        if self._ended or connection is None:
+        if self._ended or (connection := self._connection) is None:
             return
+        relay = self._relay
         if relay is not None:
             out = relay.end_of_input() if clean else b""
             if out:
@@ -366,11 +371,11 @@ class Exchange:
         self._client.close()
 
     def _refuse(self, refusal: Refusal, outcome: Outcome) -> None:
-        if self._end(outcome, None):
+        if self._end(outcome, None, refused=refusal.status):
             self._client.refuse(refusal, self._own_fields())
 
-    def _end(self, outcome: Outcome, status: int | None, *, keep_engine: bool = False) -> bool:
-        """The one place where an exchange ends; True the first time. status: None where the refusal is counted elsewhere."""
+    def _end(self, outcome: Outcome, status: int | None, *, keep_engine: bool = False, refused: int = 0) -> bool:
+        """The one place where an exchange ends; True the first time. status: None where `refused` is counted elsewhere."""
         if self._ended:
             return False
         self._ended = True
@@ -383,8 +388,11 @@ class Exchange:
         relay = self._relay
         chunks = relay.chunks if relay is not None and self._intent.stream else 0
         self._floor.ended(self, self._route, status, self._sent_bytes, chunks)
+        usage = relay.usage if relay is not None else None
+        if self.permit is not None:
+            self.permit.close(status or refused, usage)
         if self._ticket is not None:
-            self._ticket.close(outcome, relay.usage if relay is not None else None)
+            self._ticket.close(outcome, usage)
         return True
 
     def _detach(self, *, keep: bool) -> None:

@@ -10,6 +10,7 @@ import itertools
 import logging
 import secrets
 import ssl
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from urllib.parse import unquote
 import orjson
 
 from gateway.apis.asked import Asked
-from gateway.auth import Keys
+from gateway.auth import Caller, Keys
 from gateway.cards import Card, aliased, card_data
 from gateway.config import Limits, Settings
 from gateway.errors import Refusal
@@ -30,6 +31,7 @@ from gateway.http1.parse import HeadReader, Judged, RequestHead
 from gateway.http1.pool import Pools
 from gateway.models import not_served
 from gateway.prompt import Prompts, PromptTokenizer
+from gateway.quota import Quotas
 from gateway.refusals import shutting_down
 from gateway.request import Placer, TrafficCounts
 from gateway.routes import Local, Route, Routes, model_of
@@ -62,6 +64,9 @@ class DataPlane:
         self.budget = BodyBudget(settings.limits.bodies_total_bytes)
         self.draining = False
         self._keys = keys
+        self.quotas = Quotas(1 / settings.workers)
+        if keys is not None:
+            self.set_keys(keys)
         self._models = models
         self._aliases = settings.models.aliases
         self._routes = Routes(settings.pass_through)
@@ -95,6 +100,12 @@ class DataPlane:
         )
         self._ticker = loop.call_later(self._tick_s(), self._tick)
         return int(self._server.sockets[0].getsockname()[1])
+
+    def set_keys(self, keys: Keys) -> None:
+        """Ask for these from now on, on open connections too; what is being served goes on."""
+        self._keys = keys
+        self.heads.forget()
+        self.quotas.set(keys.allowances(), time.monotonic())
 
     async def drain(self, grace_s: float) -> None:
         """Refuse what is new, let what is open finish for `grace_s`, end the rest with an error (FC-57).
@@ -167,6 +178,9 @@ class DataPlane:
         intent, body = self._asked.read(route.kind, head, body)
         request_id = f"{self._prefix}-{next(self._numbers):x}"
         exchange = Exchange(self._floor, client, head, route.name, body, intent, request_id)
+        if judged.caller is not None:
+            intent.key = judged.caller.name
+            exchange.permit = self.quotas.enter(judged.caller, intent, time.monotonic())
         client.exchange = exchange
         exchange.start()
 
@@ -194,12 +208,12 @@ class DataPlane:
         self.counts.count_abort(result)
         self._changed.set()
 
-    def _judge(self, head: RequestHead) -> Route:
+    def _judge(self, head: RequestHead) -> tuple[Route, Caller | None]:
         """Where a head may go; raises Refusal. Runs once per distinct head: the answer is remembered with it."""
         route = self._routes.of(head.method, head.path)
         if self._keys is not None and route.needs_key:
-            self._keys.name_of(head.key)
-        return route
+            return route, self._keys.caller(head.key)
+        return route, None
 
     def _answer_locally(self, client: ClientConnection, route: Route, head: RequestHead) -> None:
         if route.local is Local.ALIVE:

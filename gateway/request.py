@@ -42,7 +42,7 @@ class Intent:
     fields: the parsed JSON object, for the tokenizer. wants_usage: the client asked for `stream_options.include_usage`.
     is_batch: several prompts in one request; our tokens are then only the start they share (FC-24). pin: the one replica that
     can answer, because it keeps what the request names. seeks: it names something that some replica keeps, nobody knows which.
-    sent_ids: ids went along when it was sent last, so the engine's count of the prompt is ours.
+    sent_ids: ids went along when it was sent last, so the engine's count of the prompt is ours. key: the client's, by name.
     """
 
     kind: Kind
@@ -56,6 +56,7 @@ class Intent:
     pin: str | None = None
     seeks: bool = False
     sent_ids: bool = False
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,18 @@ from aiohttp import web
 
 from events.relay.store import Place
 from gateway import compiled
-from gateway.auth import Keys
 from gateway.check import check_replica
 from gateway.choose.policies import BY_HISTORY, policy_named
 from gateway.choose.rates import Rates
 from gateway.config import ReplicaSettings, Settings, TokenizerCaches
 from gateway.control.admin import Admin
 from gateway.control.app import ControlPlane
+from gateway.control.key_metrics import KeyCollector
 from gateway.errors import ConfigError
 from gateway.fleet import Address, Fleet, Replica
 from gateway.followed import Knowledge
 from gateway.health import HealthMonitor
+from gateway.key_file import KeyFile
 from gateway.place import FleetPlacer
 from gateway.plane import DataPlane
 from gateway.request import TrafficCounts
@@ -101,12 +102,23 @@ class Gateway:
             on_answered=self.views.answered,
         )
         self.tokenizer: CachedTokenizer | None = None
-        keys = Keys.load(Path(settings.api_keys_file)) if settings.api_keys_file else None
+        self._key_file = KeyFile(Path(settings.api_keys_file)) if settings.api_keys_file else None
+        keys = self._key_file.keys if self._key_file is not None else None
         self.plane = DataPlane(settings, self.placer, lambda: self.tokenizer, keys, self.traffic, models=self.fleet.cards)
+        if self._key_file is not None:
+            self._key_file.changed = self.plane.set_keys
         admin = Admin(
             os.environ.get("TRUNKLINE_ADMIN_TOKEN"), settings.admin_networks, add=self.add_replica, remove=self.remove_replica
         )
-        self.control = ControlPlane(self.placer, self.traffic, self.views, admin, self._tokenizer_state, lambda: self.tokenizer)
+        self.control = ControlPlane(
+            self.placer,
+            self.traffic,
+            self.views,
+            admin,
+            self._tokenizer_state,
+            lambda: self.tokenizer,
+            collectors=[KeyCollector(self.plane.quotas)],
+        )
         self.certificates = Certificates()
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
@@ -148,6 +160,8 @@ class Gateway:
         self._begin("tidy", self._tidy(), of_several)
         self._begin("index", self._keep_index(), of_several)
         self._begin("certificates", self.certificates.keep(), of_several)
+        if self._key_file is not None and serves:
+            self._begin("keys", self._key_file.keep(), of_several)
         if self.settings.tokenizer and serves:
             self._begin("tokenizer", self._load_tokenizer(self.settings.tokenizer), of_several)
         return port, control_port
@@ -160,6 +174,12 @@ class Gateway:
         context = self.certificates.server(tls, "listen.tls")
         context.most = self.settings.limits.connections * 9 // 8 + 64  # in between, who is too many is told so
         return context, tls.handshake_s
+
+    def look(self) -> None:
+        """Look after the files that are read again when they change."""
+        self.certificates.look()
+        if self._key_file is not None:
+            self._key_file.look()
 
     def _begin(self, name: str, work: Coroutine[None, None, None], of_several: bool) -> None:
         """Run something beside the requests. of_several: who started this process starts it again when it ends."""
@@ -282,6 +302,11 @@ class Gateway:
                 self.fleet.refresh(replica)
 
 
+def rereads(settings: Settings) -> bool:
+    """Whether there are files that are read again when they change."""
+    return settings.api_keys_file is not None or uses_files(settings)
+
+
 def load_tokenizer(folder: Path, caches: TokenizerCaches) -> CachedTokenizer:
     """Read and prove a folder's tokenizer and the caches that are switched on; raises NoTokens. Takes about a second."""
     tokenizer = Tokenizer.load(folder)
@@ -320,8 +345,8 @@ async def serve_until_signal(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    if uses_files(gateway.settings):  # else it ends us, as when a terminal is closed
-        loop.add_signal_handler(signal.SIGHUP, gateway.certificates.look)
+    if rereads(gateway.settings):  # else it ends us, as when a terminal is closed
+        loop.add_signal_handler(signal.SIGHUP, gateway.look)
     try:
         announce(*await gateway.start(serves=serves, share_port=share_port))
     except BaseException:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from gateway.control.admin import Admin
 from gateway.control.cache_metrics import TokenCacheCollector
@@ -36,8 +37,10 @@ class ControlPlane:
         admin: Admin,
         tokenizer: Callable[[], str],
         token_caches: Callable[[], CachedTokenizer | None] = lambda: None,
+        *,
+        collectors: Sequence[Collector] = (),
     ) -> None:
-        """tokenizer: 'ready', 'loading' or 'none', asked on every status."""
+        """tokenizer: 'ready', 'loading' or 'none', asked on every status. collectors: of further metrics."""
         self._placer = placer
         self._views = views
         self._admin = admin
@@ -47,6 +50,8 @@ class ControlPlane:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(GatewayCollector(placer, traffic, views))
         self._registry.register(TokenCacheCollector(token_caches))
+        for collector in collectors:
+            self._registry.register(collector)
 
     def app(self) -> web.Application:
         """The application; `serve` runs it."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import httptools
 
+from gateway.auth import Caller
 from gateway.config import Limits
 from gateway.errors import Refusal
 from gateway.http1.headers import CREDENTIALS, FRAMING, HOP_BY_HOP, Field, connection_options, lines, lines_of
@@ -62,10 +63,11 @@ class RequestHead:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A head that may go on, and where to."""
+    """A head that may go on, and where to. caller: whose key it shows; None where no key is asked for."""
 
     head: RequestHead
     route: Route
+    caller: Caller | None = None
 
 
 class HeadReader:
@@ -76,7 +78,7 @@ class HeadReader:
     holds accepted heads only, so a head with two lengths can never hide behind one that was seen with a single one.
     """
 
-    def __init__(self, limits: Limits, judge: Callable[[RequestHead], Route]) -> None:
+    def __init__(self, limits: Limits, judge: Callable[[RequestHead], tuple[Route, Caller | None]]) -> None:
         self._limits = limits
         self._judge = judge
         self._memo: dict[tuple[bytes, bytes], Judged] = {}
@@ -104,7 +106,7 @@ class HeadReader:
     def _read(self, raw: bytes) -> tuple[Judged, int]:
         head, length = parse_head(raw, self._limits.head_fields)
         try:
-            return Judged(head, self._judge(head)), length
+            return Judged(head, *self._judge(head)), length
         except Refusal as refusal:  # the framing is fine: the connection goes on where nothing belongs to the refused head
             refusal.shape = errors_at(head.path)
             refusal.close = refusal.close or head.chunked or length > 0 or not head.keep_alive

@@ -24,8 +24,8 @@ from gateway.config import Listen, ReplicaSettings, Settings
 from gateway.control.admin import Admin
 from gateway.errors import ConfigError
 from gateway.fleet import Address
-from gateway.serve import log_to_stderr
-from gateway.tls import Certificates, uses_files
+from gateway.serve import log_to_stderr, rereads
+from gateway.tls import Certificates
 from gateway.workers.child import Job
 from gateway.workers.control import MergedControl
 from gateway.workers.processes import Process
@@ -94,7 +94,7 @@ class Supervisor:
             sock.close()
 
     def look(self) -> None:
-        """Have every process look after its certificates now."""
+        """Have every process look after its files now."""
         self.certificates.look()
         for process in (self.index, *self.workers):
             process.signal(signal.SIGHUP)
@@ -169,7 +169,7 @@ async def _serve(settings: Settings, announce: Callable[[int, int], None]) -> in
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     supervisor = Supervisor(settings)
-    if uses_files(settings):
+    if rereads(settings):
         loop.add_signal_handler(signal.SIGHUP, supervisor.look)
     starting, stop_asked = asyncio.ensure_future(supervisor.start()), asyncio.ensure_future(stopping.wait())
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth import Keys
+from gateway.auth import Caller, Keys
 from gateway.request import Kind, Outcome, Usage
 from tests.fakes.client import RawClient, get, post
 from tests.fakes.dataplane import FakeTokenizer, running, settings
@@ -124,7 +124,7 @@ async def test_a_stream_that_breaks_ends_in_one_error_event_of_its_api(case: Cas
 )
 async def test_the_gateways_refusals_have_the_shape_of_the_api(raw: bytes, status: int, kind: str) -> None:
     """Wherever they are made: before the body, while it comes, behind it."""
-    keys = Keys({hashlib.sha256(b"right").digest(): "a"})
+    keys = Keys({hashlib.sha256(b"right").digest(): Caller("a")})
     if b"x-api-key" not in raw:
         raw = raw.replace(b"\r\n", b"\r\nx-api-key: right\r\n", 1)
     given = settings(limits={"body_bytes": 1000})
@@ -139,7 +139,7 @@ async def test_the_gateways_refusals_have_the_shape_of_the_api(raw: bytes, statu
 @pytest.mark.parametrize("field", [b"x-api-key: sk-1", b"Authorization: Bearer sk-1", b"api-key: sk-1"])
 async def test_a_key_is_taken_from_the_field_of_either_kind_of_client(field: bytes) -> None:
     """FC-60: and goes no further."""
-    keys = Keys({hashlib.sha256(b"sk-1").digest(): "a"})
+    keys = Keys({hashlib.sha256(b"sk-1").digest(): Caller("a")})
     async with (
         FakeEngine(always(OK)) as engine,
         running(FakePlacer([replica_at(engine.port, api_key="engine's")]), keys=keys) as it,

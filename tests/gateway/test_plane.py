@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from gateway.auth import Keys
+from gateway.auth import Caller, Keys
 from gateway.forward import Exchange
 from gateway.plane import DataPlane
 from gateway.request import Outcome, TrafficCounts
@@ -294,7 +294,7 @@ async def test_closing_ends_everything() -> None:
 
 
 def keys_for(*names: str) -> Keys:
-    return Keys({hashlib.sha256(f"sk-{name}-0123456789".encode()).digest(): name for name in names})
+    return Keys({hashlib.sha256(f"sk-{name}-0123456789".encode()).digest(): Caller(name) for name in names})
 
 
 async def test_requests_need_a_known_key_and_health_does_not() -> None:
@@ -361,7 +361,7 @@ async def test_no_piece_of_a_key_shows_anywhere(caplog: pytest.LogCaptureFixture
         get(b"/v1/chat/completions?key=" + raw_key, fields=fields),
         raw_key + b" / HTTP/1.1\r\n\r\n",
     ]
-    keys = Keys({hashlib.sha256(raw_key).digest(): "alice"})
+    keys = Keys({hashlib.sha256(raw_key).digest(): Caller("alice")})
     async with FakeEngine(script) as engine:
         for known in (keys, keys_for("bob"), None):
             async with running(FakePlacer([replica_at(engine.port), replica_at(engine.port, "r2")]), keys=known) as it:

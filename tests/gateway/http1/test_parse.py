@@ -171,9 +171,9 @@ class Judge:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, parsed: RequestHead) -> Route:
+    def __call__(self, parsed: RequestHead) -> tuple[Route, None]:
         self.calls += 1
-        return Routes().of(parsed.method, parsed.path)
+        return Routes().of(parsed.method, parsed.path), None
 
 
 def test_heads_that_differ_in_length_only_are_read_once() -> None:
