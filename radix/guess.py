@@ -162,8 +162,7 @@ class Guesses:
                 if credit > rows[holder, 0]:
                     marks[holder] = True
                     for tier in range(TIERS):
-                        if rows[holder, tier] < credit:
-                            rows[holder, tier] = credit
+                        rows[holder, tier] = max(rows[holder, tier], credit)
 
     def _along(self, namespace: Namespace, query: bytes) -> list[tuple[int, int]]:
         """(bits of the holders, tokens from the start) of each node that a prompt goes through."""

@@ -6,7 +6,7 @@ plain model costs one walk per block size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -161,26 +161,18 @@ def _servable_by(owner: Holder, walked: list[tuple[int, int, list[int], Names]])
 
 
 class _NamesAlong:
-    """The hashes of a prompt's blocks, for one holder after the other.
-
-    Replicas of one engine mostly name a block alike, so the names that were found for others are tried first: a name that a
-    holder has in one of its groups is not its name of another block. Its own cost a look-up of the block's place.
-    """
+    """The hashes of a prompt's blocks, as one holder after the other names them; looked up where they are asked for."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self._places = places
-        self._seen: dict[int, tuple[int, ...]] = {}
 
     def of(self, owner: Holder) -> Names:
-        """Names by number of the block, those of others first."""
+        """Names by number of the block."""
         own: dict[int, tuple[int, ...]] = {}
 
-        def names(at: int) -> Iterator[int]:
-            seen = self._seen.get(at, ())
-            yield from seen
+        def names(at: int) -> tuple[int, ...]:
             if at not in own:
                 own[at] = owner.names(self._places[at])
-                self._seen[at] = tuple(dict.fromkeys((*seen, *own[at])))
-            yield from own[at]
+            return own[at]
 
         return names

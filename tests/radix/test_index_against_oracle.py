@@ -141,7 +141,7 @@ class Run:
         """A known name again: without tokens on another tier, or in another group that left out all blocks but this one."""
         rnd = self.random
         group, kind, window = self._group()
-        tokens = np.array([1] * rnd.choice([0, 0, 4, 5]), np.int32)
+        tokens = np.array([1] * (0 if self.honest and kind is GroupKind.FULL else rnd.choice([0, 0, 4, 5])), np.int32)
         grain = rnd.choice(self.grains) if len(tokens) else 0
         return Stored(
             (block_hash,), None, tokens, grain, tier=Tier(rnd.randrange(3)), group=group, kind=kind, window_tokens=window
@@ -162,11 +162,12 @@ class Run:
         elif rnd.random() < 0.2:
             parent = rnd.choice([h for _, _, h in [*view.places, *view.waiting, (0, 0, 99)]])
         blocks = [tuple(rnd.choice([1, 2]) for _ in range(base.grain)) for _ in range(rnd.choice([1, 1, 2, 3, 6]))]
-        hashes = []
-        place = base
+        hashes: list[int] = []
         for i, block in enumerate(blocks):
-            place = place.then(block, media if i == 0 else ())
-            hashes.append(hash(place) % 2**64 if self.honest and (parent is None or base.path) else rnd.randrange(40))
+            before_it = (
+                hashes[-1] if hashes else hash((base.adapter, base.salt, base.grain, base.lead)) if parent is None else parent
+            )
+            hashes.append(hash((before_it, block, media if i == 0 else ())) % 2**64 if self.honest else rnd.randrange(40))
         tokens = [token for block in blocks for token in block]
         if rnd.random() < 0.05:
             tokens = tokens[: rnd.randint(0, len(tokens))]
