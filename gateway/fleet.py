@@ -82,6 +82,7 @@ class Replica:
     healthy: bool = True
     draining: bool = False
     last_error: str | None = None  # why the last check failed; None while they pass
+    down: str | None = None  # the kind of failure it was given up for, a value of `verdict.Failure`
     holders: list[int] = field(default_factory=list)
 
     @property
