@@ -75,8 +75,8 @@ class HealthMonitor:
 
     on_up gets the facts each time a replica comes (back), and again now and then while it is up: sooner when it is `unheard`,
     that is, a stream of its events has no connection. on_down is called when it is given up with all it held, on_asleep at each
-    check at which it says that it sleeps. late_s: how long our own loop did not turn since a time on its clock. progress: a number
-    that changes while answers of a replica come.
+    check at which it says that it sleeps. late_s: how long our own loop did not turn since a time on its clock. progress: changes
+    while answers of a replica come.
     """
 
     def __init__(

@@ -6,19 +6,19 @@ the first byte, and gives everything back in `close`, which runs once however of
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from events.types import Freshness
-from gateway.cards import ANY_MODEL
+from gateway.choosable import Choosable
 from gateway.choose.prefix import prefix_hash
-from gateway.choose.types import Decision, FleetView, NoEligible, Policy, Receipt, RequestView
+from gateway.choose.types import Decision, Policy, Receipt, RequestView
+from gateway.config import Resilience
 from gateway.due import DueList
-from gateway.errors import NoReplica
 from gateway.fleet import Fleet, Replica
+from gateway.guards import Guards
 from gateway.histogram import DURATION_BOUNDS_S, TTFT_BOUNDS_S, Histogram
 from gateway.models import resolve
 from gateway.request import Intent, Outcome, Prompt, Usage
@@ -62,6 +62,7 @@ class FleetPlacer:
         receipts: int,
         on_fault: Callable[[Replica], None] = lambda replica: None,
         on_answered: Callable[[int, int], None] = lambda holder, uncached_tokens: None,
+        guards: Guards | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.fleet = fleet
@@ -74,35 +75,22 @@ class FleetPlacer:
         self.on_answered = on_answered
         self.clock = clock
         self.due = DueList()
+        self.guards = guards or Guards(fleet, Resilience())
+        self._choosable = Choosable(fleet, self.guards)
 
     def place(self, intent: Intent, prompt: Prompt, request_id: str) -> FleetTicket:
-        """Match, choose, reserve. Raises NoReplica, or Refusal 404 for a model nobody serves."""
+        """Match, choose, reserve. Raises NoReplica, NoRoom, or Refusal 404 for a model nobody serves."""
         now = self.clock()
         self.due.run(now)
         model, namespace = resolve(self.fleet, intent)
+        ticket = FleetTicket(self, intent, prompt, model, namespace, request_id, now)
         if prompt.tokens is None:
             self.counts.no_tokens[prompt.no_tokens_reason or "unknown"] += 1
-        return FleetTicket(self, intent, prompt, model, namespace, request_id, now)
+        return ticket
 
-    def choose(self, request: RequestView, model: str, tried: set[int], now: float) -> Decision:
-        """The policy's answer among holders that serve the model and were not tried; raises NoReplica."""
-        try:
-            return self.policy.choose(request, self._view(model, tried), now)
-        except NoEligible:
-            raise NoReplica(None if model == ANY_MODEL else model) from None
-
-    def _view(self, model: str, tried: set[int]) -> FleetView:
-        """The fleet itself in the common case; a masked copy where not every holder may be chosen."""
-        serving = self.fleet.holders_serving(model)
-        view = self.fleet.view
-        if serving is None and not tried:
-            return view
-        masked = copy.copy(view)
-        masked.eligible = [
-            eligible and holder not in tried and (serving is None or holder in serving)
-            for holder, eligible in enumerate(view.eligible)
-        ]
-        return masked
+    def choose(self, request: RequestView, model: str, tried: set[int], now: float, *, waits: bool) -> Decision:
+        """The policy's answer among holders that serve the model and were not tried; raises NoReplica, or NoRoom if it waits."""
+        return self._choosable.choose(self.policy, request, model, tried, now, waits=waits)
 
 
 class FleetTicket:
@@ -115,8 +103,10 @@ class FleetTicket:
         "_guess",
         "_holder",
         "_intent",
+        "_judged",
         "_model",
         "_namespace",
+        "_on_trial",
         "_placed_at",
         "_placer",
         "_prefilled",
@@ -169,8 +159,29 @@ class FleetTicket:
         self._tried.update(replica.holders if self._intent.seeks else (self._holder,))
         self._leave(withdraw=True)
         if fault:
+            self._judge_failed()
             self._placer.on_fault(replica)
         self._enter(now)
+
+    def answered(self, status: int) -> None:
+        """See `Ticket.answered`."""
+        if not self._judged:
+            self._judged = True
+            self._placer.guards.answered(self.replica, status, self._placer.clock())
+
+    def _judge_failed(self) -> None:
+        if not self._judged:
+            self._judged = True
+            self._placer.guards.failed(self.replica, self._placer.clock())
+
+    def _judge_end(self, outcome: Outcome) -> None:
+        """What the end says of the replica, where nothing has been said before."""
+        if outcome is Outcome.ENGINE_ERROR:
+            self._judge_failed()
+        elif outcome is Outcome.CUT and self._judged:
+            self._placer.guards.cut(self.replica)
+        elif self._on_trial and not self._judged:
+            self._placer.guards.undecided(self.replica)
 
     def first_byte(self) -> None:
         """The prefill is over: what was waiting now decodes, and the rates learn from how long it took."""
@@ -187,6 +198,7 @@ class FleetTicket:
                 ttft_s=now - self._placed_at,
                 decoding=self._decoding,
             )
+            self._placer.guards.first_byte(self.replica, now - self._placed_at, self._uncached + self._waited)
         self._mark_prefilled()
 
     def close(self, outcome: Outcome, usage: Usage | None = None) -> None:
@@ -200,6 +212,7 @@ class FleetTicket:
         holder = self._holder
         placer.counts.outcomes[self.replica.name, outcome.value] += 1
         if holder >= 0:
+            self._judge_end(outcome)
             known = self._is_holder(holder)
             self._leave(withdraw=not computed)
             if outcome is Outcome.OK and known:
@@ -226,12 +239,17 @@ class FleetTicket:
         self._guess: GuessId | None = None
         self._prefilled = False
         self._placed_at = now
-        decision = placer.choose(request, self._model, self._tried, now)
+        # Once in, a request does not wait again: what its replica failed at goes on where it can, at once.
+        decision = placer.choose(request, self._model, self._tried, now, waits=not self._tried)
         holder = decision.holder
         self.decision = decision
         self.attempts += 1
         self.replica, self.rank = placer.fleet.by_holder[holder]
         self._holder = holder
+        self._judged = False
+        self._on_trial = self.replica.on_trial
+        if self._on_trial:
+            placer.guards.trial(self.replica)
         self._uncached = max(0, self.prompt_tokens - decision.credit_tokens)
         self._waited = placer.fleet.view.queued_tokens[holder]
         self._decoding = placer.fleet.view.decode_load[holder]

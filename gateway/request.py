@@ -105,6 +105,10 @@ class Ticket(Protocol):
         """
         ...
 
+    def answered(self, status: int) -> None:
+        """The head of an answer came from the current replica; what it says of the replica counts."""
+        ...
+
     def first_byte(self) -> None:
         """The first byte of the answer's body arrived: the prefill is over."""
         ...
@@ -118,7 +122,11 @@ class Placer(Protocol):
     """Chooses a replica for a request and opens a ticket for it."""
 
     def place(self, intent: Intent, prompt: Prompt, request_id: str) -> Ticket:
-        """Match, choose, reserve. Raises NoReplica (503), or Refusal 404 for a model nobody serves."""
+        """Match, choose, reserve.
+
+        Raises NoReplica (503), NoRoom where all replicas have as much as they may be given, or Refusal 404 for a model nobody
+        serves.
+        """
         ...
 
 
