@@ -7,15 +7,19 @@ ARGS ?=
 export OMP_NUM_THREADS ?= 1
 export TRITON_DEFAULT_FP_FUSION ?= 1
 
-.PHONY: demo test lint bench bench-proxy bench-index gpu-check model compiled soak fuzz clean help
+.PHONY: demo test lint bench bench-proxy bench-index gpu-check model compiled soak overload clients test-vllm fuzz clean help
 
 help:
 	@echo "make demo        two real replicas, the gateway, real chats (ARGS=--json, ARGS=--serve)"
 	@echo "make test        everything that needs no GPU"
 	@echo "make lint        ruff and mypy"
 	@echo "make bench       benchmarks with ratios (ARGS=--json)"
+	@echo "make bench-proxy the data plane alone (ARGS='--peer smg --json': beside smg, which is installed for it)"
 	@echo "make gpu-check   kernels on a GPU: correctness and ratios to the machine's roofs"
 	@echo "make soak        a gateway and 64 misbehaving publishers for five minutes (ARGS='--minutes 1 --publishers 16')"
+	@echo "make overload    ten minutes of twice the load a fleet can carry, with kills and rude clients (ARGS='--minutes 1')"
+	@echo "make clients     the official openai and anthropic clients, and aiperf, against a gateway (ARGS='openai aiperf')"
+	@echo "make test-vllm   a gateway before two real vLLM engines on the CPU; installs 3.5 GB in 15 minutes the first time"
 	@echo "make fuzz        the index against dictionaries (ARGS='--operations 10000000 --processes 2')"
 	@echo "make clean       remove what the build made"
 
@@ -46,7 +50,7 @@ lint: $(READY)
 
 bench: bench-proxy bench-index
 
-bench-proxy: $(READY)
+bench-proxy: $(READY) compiled
 	@$(BIN)/python -m benchmarks.proxy $(ARGS)
 
 bench-index: $(READY)
@@ -54,6 +58,15 @@ bench-index: $(READY)
 
 soak: $(READY) compiled
 	@$(BIN)/python -m tests.soak $(ARGS)
+
+overload: $(READY) compiled
+	@$(BIN)/python -m tests.overload $(ARGS)
+
+clients: $(READY) compiled
+	@$(BIN)/python -m tests.clients $(ARGS)
+
+test-vllm: $(READY) model compiled
+	@$(BIN)/python -m tests.vllm $(ARGS)
 
 fuzz: $(READY) compiled
 	@$(BIN)/python -m tests.radix.fuzz $(ARGS)

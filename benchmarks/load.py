@@ -37,7 +37,7 @@ _PROMPTS = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """What to send. prompt_bytes: size of the shared system prompt, about."""
+    """What to send. prompt_bytes: size of the shared system prompt, about. family: which 16 prompts; seed: which questions."""
 
     host: str
     port: int
@@ -46,10 +46,11 @@ class Plan:
     chunks: int
     gap_ms: int
     seed: int
+    family: int
 
     def requests(self) -> Iterator[bytes]:
         """Endless whole requests."""
-        rng = random.Random(self.seed)
+        rng = random.Random(self.family)
         vocabulary, prompts = _TEXT.split(), []
         for number in range(_PROMPTS):
             words = [f"Assistant {number}."]
@@ -64,6 +65,7 @@ class Plan:
         fronts = [
             f'{{"model":"mock","messages":[{{"role":"system","content":"{text}"}},{{"role":"user","content":"' for text in prompts
         ]
+        rng = random.Random(self.seed)
         for number in itertools.count():
             body = f"{rng.choice(fronts)}Question {self.seed}-{number}: what comes next?{tail}"
             yield f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
@@ -223,12 +225,14 @@ def main() -> int:
     parser.add_argument("--chunks", type=int, default=64)
     parser.add_argument("--gap-ms", type=int, default=0)
     parser.add_argument("--pid", type=int)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the questions")
+    parser.add_argument("--family", type=int, help="of the shared system prompts; default: the seed")
     args = parser.parse_args()
     url = urlsplit(args.url)
     if url.hostname != "127.0.0.1" or url.port is None:
         parser.error("only http://127.0.0.1:PORT is loaded")
-    plan = Plan(url.hostname, url.port, args.bytes, args.mode == "stream", args.chunks, args.gap_ms, args.seed)
+    family = args.seed if args.family is None else args.family
+    plan = Plan(url.hostname, url.port, args.bytes, args.mode == "stream", args.chunks, args.gap_ms, args.seed, family)
     if args.mode == "latency":
         report = latency(plan, args.count)
     else:

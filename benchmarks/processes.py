@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,12 +22,18 @@ def pinned(command: Sequence[str], core: int) -> list[str]:
 
 
 class Started:
-    """A process that printed its first line, and so is ready; use as a context manager."""
+    """A process that printed its first line, and so is ready; use as a context manager. says: it prints one."""
 
-    def __init__(self, command: Sequence[str], core: int, *, env: dict[str, str] | None = None) -> None:
+    def __init__(self, command: Sequence[str], core: int, *, env: dict[str, str] | None = None, says: bool = True) -> None:
         self._process = subprocess.Popen(
-            pinned(command, core), stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
+            pinned(command, core),
+            stdout=subprocess.PIPE if says else subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **(env or {})},
         )
+        self.first_line = ""
+        if not says:
+            return
         assert self._process.stdout is not None
         self.first_line = self._process.stdout.readline().strip()
         if not self.first_line:
@@ -71,13 +78,31 @@ def build_mock_engine(folder: Path) -> Path:
 
 def cpu_s(pid: int) -> float:
     """CPU seconds a process and its children have used, all threads."""
-    return sum(_own_cpu_s(member) for member in _family(pid))
+    return sum(_own_cpu_s(member) for member in members(pid))
 
 
-def rss_mib(pid: int) -> float:
-    """Resident memory of a process and its children."""
+def rss_mib(pid: int, *, alone: bool = False) -> float:
+    """Resident memory of a process and its children; alone: without these."""
     page = os.sysconf("SC_PAGE_SIZE")
-    return sum(int(_read(f"/proc/{member}/statm").split()[1]) for member in _family(pid)) * page / _MIB
+    return sum(int(_read(f"/proc/{member}/statm").split()[1]) for member in ([pid] if alone else members(pid))) * page / _MIB
+
+
+def descriptors(pid: int) -> int:
+    """Open files and sockets of a process."""
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def busy_share(seconds: float) -> float:
+    """Of all cores, over so many seconds: 0 for an idle machine, 1 for one without a free moment."""
+    before = _machine_ticks()
+    time.sleep(seconds)
+    busy, total = (after - then for after, then in zip(_machine_ticks(), before, strict=True))
+    return busy / total if total else 0.0
+
+
+def _machine_ticks() -> tuple[int, int]:
+    ticks = [int(word) for word in _read("/proc/stat").splitlines()[0].split()[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # without idle and waiting for disks
 
 
 def _own_cpu_s(pid: int) -> float:
@@ -85,12 +110,13 @@ def _own_cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _family(pid: int) -> list[int]:
-    members = [pid]
-    for member in members:
+def members(pid: int) -> list[int]:
+    """A process and all below it."""
+    found = [pid]
+    for member in found:
         for task in Path(f"/proc/{member}/task").iterdir():
-            members += map(int, _read(f"{task}/children").split())
-    return members
+            found += map(int, _read(f"{task}/children").split())
+    return found
 
 
 def _read(path: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 import aiohttp
 
 from events.decode.polled import MAX_ANSWER_BYTES
@@ -20,15 +22,20 @@ class EventQueue:
         url: str,
         *,
         api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
         timeout_s: float = 10.0,
         limit_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
+        """tls: instead of the system's trust, for https. server_name: what the certificate must name, None for the URL's host."""
         self.url = url
         self._session = session
         # A compressed answer is a small one that becomes a large one.
         self._headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._limit_bytes = limit_bytes
+        self._tls = tls if tls is not None else True
+        self._server_name = server_name
         self._method = 0
 
     async def take(self) -> bytes:
@@ -36,7 +43,13 @@ class EventQueue:
         method = _METHODS[self._method]
         try:
             async with self._session.request(
-                method, self.url, headers=self._headers, timeout=self._timeout, allow_redirects=False
+                method,
+                self.url,
+                headers=self._headers,
+                timeout=self._timeout,
+                allow_redirects=False,
+                ssl=self._tls,
+                server_hostname=self._server_name,
             ) as answer:
                 if answer.status != 200:
                     if answer.status in (404, 405):

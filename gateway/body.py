@@ -6,15 +6,14 @@ left to the engine to judge (FC-24).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
-import numpy as np
 import orjson
 
 from gateway.apis.table import API
 from gateway.errors import Refusal
+from gateway.members import TooDeep, members_of, span_of
 from gateway.request import Intent, Kind
 
 Parse = Callable[[bytes, Callable[[bytes], Any]], Any]
@@ -27,7 +26,6 @@ _TEXT_BYTES_A_COMMA = 32
 _UNCOUNTED_BYTES = 1024 * 1024  # what fits in here is small enough whatever it is
 _SLICE_BYTES = 64 * 1024  # as much as stays in the cache
 _ARGUMENTS, _REPORT_MODE = "vllm_xargs", "kv_cache_report_mode"
-_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])  # values stay bytes, of the body itself
 
 
 def look(
@@ -60,18 +58,6 @@ def look(
     )
 
 
-def with_members(body: bytes, members: Sequence[bytes], fields: dict[str, Any]) -> list[bytes | memoryview]:
-    """The body in pieces, with JSON members (`"key":value`) put in front of the client's own; `body` itself for none.
-
-    The client's bytes are not copied: 400 KB of them would cost more than the rest of the request.
-    """
-    if not members:
-        return [body]
-    start = body.index(b"{") + 1
-    front = b",".join(members) + (b"," if fields else b"")
-    return [body[:start] + front, memoryview(body)[start:]]
-
-
 def without_report_mode(body: bytes, fields: dict[str, Any]) -> bytes:
     """The body without `vllm_xargs.kv_cache_report_mode`, and itself where that is not in it; raises Refusal 400.
 
@@ -82,12 +68,12 @@ def without_report_mode(body: bytes, fields: dict[str, Any]) -> bytes:
     if not isinstance(arguments, dict) or _REPORT_MODE not in arguments:
         return body
     try:
-        value = _MEMBERS.decode(body)[_ARGUMENTS]
-        kept = _MEMBERS.decode(value)
-    except (msgspec.DecodeError, RecursionError):
+        value = members_of(body)[_ARGUMENTS]
+        kept = members_of(value)
+    except TooDeep:
         raise Refusal(400, f"the body is nested too deep to take '{_REPORT_MODE}' out of it", param=_ARGUMENTS) from None
     del kept[_REPORT_MODE]
-    start, end = _span(value, body)
+    start, end = span_of(value, body)
     members = b",".join(orjson.dumps(name) + b":" + bytes(memoryview(raw)) for name, raw in kept.items())
     return b"%s{%s}%s" % (body[:start], members, body[end:])
 
@@ -95,8 +81,8 @@ def without_report_mode(body: bytes, fields: dict[str, Any]) -> bytes:
 def with_model(body: bytes, model: str) -> bytes:
     """The body with another value of `model`, and all other bytes as they came (FC-40); raises Refusal 400."""
     try:
-        start, end = _span(_MEMBERS.decode(body)["model"], body)
-    except (msgspec.DecodeError, RecursionError):
+        start, end = span_of(members_of(body)["model"], body)
+    except TooDeep:
         raise Refusal(400, "the body is nested too deep to take another name of the model", param="model") from None
     return b"%s%s%s" % (body[:start], orjson.dumps(model), body[end:])
 
@@ -106,16 +92,6 @@ def _is_batch(fields: dict[str, Any], kind: Kind) -> bool:
     if kind is Kind.GENERATE:
         prompt = fields.get("text") if fields.get("input_ids") is None else fields["input_ids"]
     return isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
-
-
-def _span(value: msgspec.Raw, body: bytes) -> tuple[int, int]:
-    """Where the bytes of a decoded value stand in the body they are part of."""
-    start = _address(value) - _address(body)
-    return start, start + len(memoryview(value))
-
-
-def _address(data: bytes | msgspec.Raw) -> int:
-    return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
 
 
 def loads(body: bytes) -> Any:

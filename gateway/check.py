@@ -14,6 +14,7 @@ from gateway.auth import Keys
 from gateway.config import ReplicaSettings, Settings
 from gateway.errors import ConfigError
 from gateway.fleet import Address
+from gateway.tls import check_tls
 
 
 def check_settings(settings: Settings) -> None:
@@ -46,6 +47,7 @@ def check_settings(settings: Settings) -> None:
     for alias, target in settings.models.aliases.items():
         if not alias or target in settings.models.aliases or not target:
             raise ConfigError(f"models.aliases: {alias!r:.100} stands for {target!r:.100}, which must be the name of a model")
+    check_tls(settings)
     if settings.api_keys_file:
         Keys.load(Path(settings.api_keys_file))
 
@@ -53,6 +55,8 @@ def check_settings(settings: Settings) -> None:
 def check_replica(replica: ReplicaSettings) -> str:
     """The name one replica will have; raises ConfigError when its URL or endpoints can not be."""
     address = Address.parse(replica.url)
+    if replica.tls is not None and not address.tls:
+        raise ConfigError(f"tls: the url is not https://, got {address.url!r}")
     for key in ("events", "replay"):
         endpoint = getattr(replica, key)
         if endpoint is None or (key == "events" and _is_good_queue(replica)):

@@ -90,6 +90,8 @@ def serve_command(
     control_host: Annotated[str | None, typer.Option(help="Control plane address.")] = None,
     control_port: Annotated[int | None, typer.Option(help="Control plane port; 0 takes a free one.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that serve clients on the one port.")] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="PEM file: serve clients by TLS with this certificate.")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="PEM file of its key, where that is not in the same file.")] = None,
     api_keys_file: Annotated[str | None, typer.Option(help="File of name:sha256-hex lines; without it no key is asked.")] = None,
     redis: Annotated[
         str | None,
@@ -110,6 +112,8 @@ def serve_command(
         "listen.control_host": control_host,
         "listen.control_port": control_port,
         "workers": workers,
+        "listen.tls.cert": tls_cert,
+        "listen.tls.key": tls_key,
         "api_keys_file": api_keys_file,
         "redis.url": redis,
         "log_level": log_level,

@@ -32,8 +32,9 @@ PolicyName = Literal[
     "random",
 ]
 LogLevel = Literal["debug", "info", "warning", "error"]
-DialectName = Literal["trunkline", "openai"]
+DialectName = Literal["trunkline", "vllm", "sglang", "trtllm", "openai"]
 WayName = Literal["direct", "redis"]
+TlsVersion = Literal["1.2", "1.3"]
 
 PASS_THROUGH = (
     "/v1/audio/",
@@ -57,6 +58,19 @@ class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Shared behaviour of all settings: immutable, keyword only, unknown keys refused."""
 
 
+class ListenTls(_Settings, frozen=True):
+    """TLS of a listening port. All files are PEM, and read again when they change.
+
+    key: None where `cert` holds it, too. client_ca: clients need a certificate of one of these authorities.
+    """
+
+    cert: str
+    key: str | None = None
+    client_ca: str | None = None
+    min_version: TlsVersion = "1.2"
+    handshake_s: Positive = 10.0
+
+
 class Listen(_Settings, frozen=True):
     """Where the two planes listen. Port 0 takes a free one (its number is printed at start)."""
 
@@ -64,6 +78,8 @@ class Listen(_Settings, frozen=True):
     port: Port = 8080
     control_host: str = "127.0.0.1"
     control_port: Port = 8081
+    tls: ListenTls | None = None  # None: plain HTTP
+    control_tls: ListenTls | None = None
 
 
 class Limits(_Settings, frozen=True):
@@ -83,6 +99,20 @@ class Limits(_Settings, frozen=True):
     write_stall_s: Positive = 60.0  # a client that takes nothing for this long is dropped
     drain_s: Positive = 30.0
     attempts: PositiveInt = 3  # replicas tried before the first byte
+
+
+class ReplicaTls(_Settings, frozen=True):
+    """TLS to replicas at https://. All files are PEM, and read again when they change.
+
+    ca: authorities to trust, None for the system's. cert, key: what the gateway shows. server_name: the name their certificate
+    must have, None for the host of the URL. verify: false takes any certificate.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    server_name: str | None = None
+    verify: bool | None = None  # None: true
 
 
 class ReplicaSettings(_Settings, frozen=True):
@@ -106,6 +136,7 @@ class ReplicaSettings(_Settings, frozen=True):
     poll_events: bool = True
     block_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     via: WayName | None = None
+    tls: ReplicaTls | None = None  # what it leaves out is that of `replica_tls`
 
 
 class Health(_Settings, frozen=True):
@@ -213,6 +244,7 @@ class Settings(_Settings, frozen=True):
     listen: Listen = Listen()
     workers: Workers = 1  # processes that serve clients; more than one share the data port and an index process
     replicas: tuple[ReplicaSettings, ...] = ()
+    replica_tls: ReplicaTls | None = None  # of all replicas
     policy: PolicyName = "cost"
     tokenizer: str | None = None  # a Hugging Face folder or 'smollm2'; None: no tokens, requests go by load
     tokenizer_caches: TokenizerCaches = TokenizerCaches()
@@ -235,7 +267,13 @@ class Settings(_Settings, frozen=True):
 
 
 _OPTION_VALUES = {"true": True, "false": False}
-_CHOICES: dict[str, Any] = {"policy": PolicyName, "dialect": DialectName, "via": WayName, "log_level": LogLevel}
+_CHOICES: dict[str, Any] = {
+    "policy": PolicyName,
+    "dialect": DialectName,
+    "via": WayName,
+    "log_level": LogLevel,
+    "min_version": TlsVersion,
+}
 
 
 class _Loader(yaml.SafeLoader):
@@ -292,12 +330,16 @@ def settings_as_data(settings: _Settings) -> dict[str, Any]:
 def parse_replica(text: str) -> ReplicaSettings:
     """One `--replica URL[,events=...,replay=...,name=...]`; raises ConfigError naming the option and the value."""
     url, *options = text.split(",")
-    fields: dict[str, object] = {"url": url}
+    fields: dict[str, Any] = {"url": url}
     for option in options:
         key, separator, value = option.partition("=")
         if not separator:
             raise ConfigError(f"--replica {url}: {option!r} is not key=value")
-        fields[key] = _OPTION_VALUES.get(value, value) if key == "poll_events" else value
+        place = fields
+        if key.startswith("tls."):
+            key = key.removeprefix("tls.")
+            place = fields.setdefault("tls", {})
+        place[key] = _OPTION_VALUES.get(value, value) if key in ("poll_events", "verify") else value
         if key in ("ranks", "block_tokens") and re.fullmatch("[0-9]{1,9}", value):
             fields[key] = int(value)
     try:

@@ -66,7 +66,8 @@ class NoRoom(GatewayError):
 class Refusal(GatewayError):
     """A request is answered by the gateway itself, in the error shape of its API.
 
-    close: framing can not be trusted any more, or body bytes are still to come; the connection ends after the answer.
+    close: framing can not be trusted any more, or body bytes are still to come; the connection ends after the answer. allow: the
+    methods a path does take, for 405.
     """
 
     status: int
@@ -77,6 +78,7 @@ class Refusal(GatewayError):
     retry_after_s: float | None = None
     close: bool = False
     shape: ErrorShape = ErrorShape.OPENAI
+    allow: str | None = None
 
     def __post_init__(self) -> None:
         super().__init__(f"{self.status} {self.message}")

@@ -7,6 +7,7 @@ policies read `Fleet.view`, whose lists are indexed by holder number and changed
 from __future__ import annotations
 
 import hashlib
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from events.types import Freshness
 from gateway.cards import ANY_MODEL, Card, merged
 from gateway.choose.rates import Rates
 from gateway.choose.types import FleetView
-from gateway.dialects import Dialect, dialect_named
+from gateway.dialects import Dialect, IdsProof, dialect_named
 from gateway.errors import ConfigError
 from radix.reading import ReadableIndex
 
@@ -61,6 +62,14 @@ class Address:
         return f"{'https' if self.tls else 'http'}://{self.netloc}{self.base_path}"
 
 
+@dataclass(frozen=True, slots=True)
+class EngineTls:
+    """How a replica is spoken to by TLS. server_name: the name its certificate must have."""
+
+    context: ssl.SSLContext
+    server_name: str
+
+
 def _redacted(url: str) -> str:
     return url.rsplit("@", 1)[-1]
 
@@ -88,6 +97,8 @@ class Replica:
     last_error: str | None = None  # why the last check failed; None while they pass
     down: str | None = None  # the kind of failure it was given up for, a value of `verdict.Failure`
     holders: list[int] = field(default_factory=list)
+    tls: EngineTls | None = None
+    ids: IdsProof = field(default_factory=IdsProof)
 
     @property
     def base_model(self) -> str:
@@ -130,11 +141,20 @@ class Fleet:
         self._canonical: dict[str, str] = {}  # served name -> the base model of the replica that serves it
         self._adapters: frozenset[str] = frozenset()  # served names that are those of adapters
 
-    def add(self, name: str, address: Address, *, dialect: str, api_key: str | None = None, ranks: int = 1) -> Replica:
+    def add(
+        self,
+        name: str,
+        address: Address,
+        *,
+        dialect: str,
+        api_key: str | None = None,
+        ranks: int = 1,
+        tls: EngineTls | None = None,
+    ) -> Replica:
         """A new replica with an empty view; raises ConfigError when the name is taken or the dialect unknown."""
         if name in self.replicas:
             raise ConfigError(f"replica name {name!r} is used twice")
-        replica = Replica(name, address, dialect_named(dialect), api_key)
+        replica = Replica(name, address, dialect_named(dialect), api_key, tls=tls)
         self.replicas[name] = replica
         self.set_ranks(replica, ranks)
         return replica

@@ -147,23 +147,16 @@ class Exchange:
         assert self._prompt is not None
         floor, replica = self._floor, self._ticket.replica
         pool = floor.pools.of(replica)
-        request = outgoing(
-            floor.settings,
-            replica,
-            pool,
-            self._head,
-            self._body,
-            self._intent,
-            self._prompt,
-            self._request_id,
-            self._ticket.rank,
-        )
+        intent, prompt, rank = self._intent, self._prompt, self._ticket.rank
+        request = outgoing(floor.settings, replica, pool, self._head, self._body, intent, prompt, self._request_id, rank)
         self._asked_usage = request.asked_usage
+        if request.with_tokens:
+            floor.counts.count_tokens_sent(replica.dialect.name)
         self._connection = connection
         if self._client.write_paused:  # a pause may have come while no engine was attached
             connection.pause()
         try:
-            connection.send(self, request.head, request.body)
+            connection.send(self, request.head, request.body, request.abort)
         except RuntimeError:  # closed in this very turn of the loop
             self.engine_closed(clean=False)
 
@@ -397,4 +390,4 @@ class Exchange:
     def _detach(self, *, keep: bool) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.release(keep=keep)
+            connection.release(keep=keep, whole=self._relay is not None and self._relay.finished)

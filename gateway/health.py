@@ -22,6 +22,7 @@ from gateway.cards import Card
 from gateway.config import Health, ReplicaSettings
 from gateway.dialects import dialect_named
 from gateway.fleet import Fleet, Replica
+from gateway.tls import reason_of
 from gateway.verdict import BadAnswer, Failure, counts, failure_of
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,9 @@ _REFUSED_RETRY_S = 0.1
 _READ_AGAIN_S = 30.0  # between two readings of the facts of a healthy replica
 _READ_UNHEARD_S = 2.0  # the same, while its events can not be heard
 _ANSWER_BYTES = 1024 * 1024
+_DIALECTS = {"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm"}  # by `owned_by` of an engine's models
 _REPEATING_OWNERS = ("sglang", "tensorrt_llm")  # `owned_by` of their models
+_REPEATING_DIALECTS = ("sglang", "trtllm")
 _POLLED_OWNER = "tensorrt_llm"
 _BLOCK_TOKENS_METRIC = re.compile(rb"^trtllm_kv_cache_tokens_per_block(?:\{[^}\n]*\})? ([0-9]{1,6})(?:\.0*)?\s", re.MULTILINE)
 _MAX_RANKS = 1024  # what a replica says is not believed beyond this
@@ -146,7 +149,7 @@ class HealthMonitor:
                 if self._speaks_against(replica, watch, failure, began_at):
                     self._failed(replica, watch, failure, error)
                 else:
-                    replica.last_error = f"{_short(error)}; it works, or this process stood still"
+                    replica.last_error = f"{_short(error, replica)}; it works, or this process stood still"
                 if failure is Failure.REFUSED and replica.healthy:
                     pause_s = min(pause_s, _REFUSED_RETRY_S)
             timer.cancel()
@@ -194,7 +197,7 @@ class HealthMonitor:
         try:
             await self._learn(replica, watch)
         except Exception as error:
-            log.info("replica facts not read again replica=%s error=%s", replica.name, _short(error))
+            log.info("replica facts not read again replica=%s error=%s", replica.name, _short(error, replica))
 
     async def _learn(self, replica: Replica, watch: _Watch) -> Facts:
         watch.read_at = self._clock()
@@ -222,7 +225,7 @@ class HealthMonitor:
     def _failed(self, replica: Replica, watch: _Watch, failure: Failure, error: Exception) -> None:
         watch.successes = 0
         watch.failures += 1
-        replica.last_error = _short(error)
+        replica.last_error = _short(error, replica)
         if replica.healthy:
             if watch.failures >= self._settings.failures:
                 self._give_up(replica, watch, failure, error)
@@ -230,9 +233,9 @@ class HealthMonitor:
             watch.keeps_view = False
             replica.down = failure.value
             self._on_down(replica)
-            log.warning("replica gone replica=%s error=%s", replica.name, _short(error))
+            log.warning("replica gone replica=%s error=%s", replica.name, _short(error, replica))
         elif watch.failures == self._settings.failures:
-            log.warning("replica not up replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error))
+            log.warning("replica not up replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error, replica))
 
     def _give_up(self, replica: Replica, watch: _Watch, failure: Failure, error: Exception) -> None:
         replica.healthy, replica.down = False, failure.value
@@ -241,7 +244,9 @@ class HealthMonitor:
         if not watch.keeps_view:
             self._on_down(replica)
         kept = "kept" if watch.keeps_view else "dropped"
-        log.warning("replica down replica=%s failures=%d view=%s error=%s", replica.name, watch.failures, kept, _short(error))
+        log.warning(
+            "replica down replica=%s failures=%d view=%s error=%s", replica.name, watch.failures, kept, _short(error, replica)
+        )
 
     async def _facts(self, replica: Replica, settings: ReplicaSettings) -> Facts:
         status, models = await self._told(replica, "/v1/models")
@@ -250,10 +255,11 @@ class HealthMonitor:
         names = tuple(card.name for card in shown)
         status, info = await self._told(replica, "/server_info")
         told = info if status == 200 and isinstance(info, dict) else {}
-        dialect = settings.dialect or ("trunkline" if told.get("dialect") == "trunkline" else "openai")
         published = told.get("kv_events")
         owners = [card.get("owned_by") for card in cards]
-        sets = isinstance(published, dict) or any(owner in _REPEATING_OWNERS for owner in owners)
+        dialect = settings.dialect or ("trunkline" if told.get("dialect") == "trunkline" else _dialect_of(owners))
+        named = dialect in _REPEATING_DIALECTS or any(owner in _REPEATING_OWNERS for owner in owners)
+        sets = isinstance(published, dict) or named
         if settings.events is not None:
             return Facts(names, dialect, repeats_stores=sets, cards=shown)
         status, answer = await self._told(replica, "/kv_event_sources")
@@ -294,7 +300,11 @@ class HealthMonitor:
         url = replica.address.url + path
         headers = {"authorization": f"Bearer {replica.api_key}"} if replica.api_key else {}
         timeout = aiohttp.ClientTimeout(total=self._settings.timeout_s)
-        async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
+        tls = replica.tls
+        context, name = (tls.context, tls.server_name) if tls is not None else (True, None)
+        async with self._session.get(
+            url, headers=headers, timeout=timeout, allow_redirects=False, ssl=context, server_hostname=name
+        ) as response:
             body = bytearray()
             while piece := await response.content.read(_ANSWER_BYTES):  # as much as has come, which need not be all
                 body += piece
@@ -318,6 +328,12 @@ def _card(name: str, told: dict[str, Any]) -> Card:
     parent, length = told.get("parent"), told.get("max_model_len")
     named = parent if isinstance(parent, str) and _presentable(parent) and parent != name else None
     return Card(name, parent=named, context_tokens=length if type(length) is int and length > 0 else 0)
+
+
+def _dialect_of(owners: list[object]) -> str:
+    """What the engine speaks that owns the models; 'openai', which is right for all, unless they agree on one that is known."""
+    named = {_DIALECTS.get(owner, "openai") if isinstance(owner, str) else "openai" for owner in owners}
+    return named.pop() if len(named) == 1 else "openai"
 
 
 def _event_sources(answer: object) -> tuple[dict[int, tuple[str, str | None]], str]:
@@ -349,5 +365,6 @@ def _published(events: dict[str, Any]) -> tuple[dict[int, tuple[str, str | None]
     return sources, topic if isinstance(topic, str) else ""
 
 
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:200]
+def _short(error: Exception, replica: Replica) -> str:
+    reason = reason_of(error, by_tls=replica.tls is not None)
+    return (reason or f"{type(error).__name__}: {error}")[:200]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.apis.table import API
-from gateway.body import with_members
 from gateway.config import Settings
+from gateway.dialects import Abort, Edits
 from gateway.fleet import Replica
 from gateway.http1.parse import RequestHead
 from gateway.http1.pool import Pool
+from gateway.members import Piece, TooDeep, edited
 from gateway.request import Intent, Prompt, Ticket
 
 _ASK_USAGE = b'"stream_options":{"include_usage":true}'
@@ -17,11 +18,16 @@ _ASK_USAGE = b'"stream_options":{"include_usage":true}'
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One request, ready to send. asked_usage: the gateway asks for counts the client did not ask for (FC-42)."""
+    """One request, ready to send. asked_usage: the gateway asks for counts the client did not ask for (FC-42).
+
+    with_tokens: ids go along, and the engine does not tokenize. abort: how to stop it beside closing its connection.
+    """
 
     head: bytes
-    body: list[bytes | memoryview]
+    body: list[Piece]
     asked_usage: bool
+    with_tokens: bool = False
+    abort: Abort | None = None
 
 
 def outgoing(
@@ -37,12 +43,19 @@ def outgoing(
 ) -> Outgoing:
     """The client's request in the replica's dialect, for one of its ranks."""
     dialect, api = replica.dialect, API[intent.kind]
-    members = dialect.members(intent, prompt.tokens) if api.takes_ids else ()
+    ranks = len(replica.holders)
+    name, chosen = pool.aborts.name_for(request_id), rank if ranks > 1 else None
+    edits = dialect.edits(intent, prompt.tokens if api.takes_ids else None, name, chosen)
+    if edits.with_tokens and dialect.proves_ids and not replica.ids.take():
+        edits = dialect.edits(intent, None, name, chosen)
     meters = settings.meter_streams and api.asks_usage
     asked_usage = meters and intent.stream and dialect.reports_usage_on_request and "stream_options" not in intent.fields
-    if asked_usage:
-        members = (_ASK_USAGE, *members)
-    pieces = with_members(body, members, intent.fields)
+    ask = (_ASK_USAGE,) if asked_usage else ()
+    try:
+        pieces = edited(body, intent.fields, front=(*ask, *edits.front), values=edits.values, without=edits.without)
+    except TooDeep:  # it is for the engine to take or refuse such a body as it came
+        edits = Edits()
+        pieces = edited(body, intent.fields, front=ask)
     if replica.api_key:
         credentials = b"authorization: Bearer %s\r\n" % replica.api_key.encode()
     else:  # the client's key opens the gateway, not the engines (FC-60)
@@ -50,15 +63,16 @@ def outgoing(
     lines = (
         b"%s %s%s HTTP/1.1\r\n" % (head.method, pool.base_path, head.target),
         pool.host_line,
-        # The field vLLM and SGLang look at, and take the first of (FC-21); with one rank there is nothing to say.
-        b"x-data-parallel-rank: %d\r\n" % rank if len(replica.holders) > 1 else b"",
+        # In front of what the client may have said of it: engines take the first (FC-21). With one rank there is nothing to say.
+        dialect.rank_line(rank) if ranks > 1 else b"",
         # An answer that has to be read must not come compressed.
         head.forwarded_plain if asked_usage else head.forwarded,
         credentials,
         b"" if head.has_request_id else b"x-request-id: %s\r\n" % request_id.encode(),
         b"content-length: %d\r\n\r\n" % sum(map(len, pieces)),
     )
-    return Outgoing(b"".join(lines), pieces, asked_usage)
+    intent.sent_ids = edits.with_tokens
+    return Outgoing(b"".join(lines), pieces, asked_usage, edits.with_tokens, edits.abort)
 
 
 def own_fields(request_id: str, ticket: Ticket | None, prompt: Prompt | None) -> bytes:

@@ -6,6 +6,7 @@ the first byte, and gives everything back in `close`, which runs once however of
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from radix.index import GuessId
 from radix.match import EMPTY, Match
 from radix.namespace import Namespace
 from radix.reading import ReadableIndex
+
+log = logging.getLogger(__name__)
 
 # After the prompt is computed the events say what is held; a guess outlives that only by the time an event may take.
 _GUESS_LINGER_S = 1.0
@@ -147,6 +150,7 @@ class FleetTicket:
         # Those that can not answer it count as tried: what a request names is kept by one replica only.
         self._tried: set[int] = set() if intent.pin is None else placer.fleet.holders_beside(intent.pin)
         self._closed = False
+        self._judged = False  # what this attempt says of its replica has been told
         self._holder = -1
         self._first_byte_at: float | None = None
         self._enter(now)
@@ -297,7 +301,10 @@ class FleetTicket:
         counts.output_tokens += usage.completion_tokens
         if not self.prompt_tokens or self._intent.is_batch:  # an engine reports a batch as one sum
             return
-        if usage.prompt_tokens != self.prompt_tokens:
+        same = usage.prompt_tokens == self.prompt_tokens
+        if not self._intent.sent_ids and self.replica.ids.counted(same=same):
+            log.warning("prompt counts %s replica=%s", "agree again" if same else "differ", self.replica.name)
+        if not same:
             counts.token_mismatches += 1
             return
         if usage.cached_tokens is not None:

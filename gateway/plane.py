@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import logging
 import secrets
+import ssl
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -36,6 +37,7 @@ from gateway.routes import Local, Route, Routes, model_of
 log = logging.getLogger(__name__)
 
 _BACKLOG = 4096
+_GOODBYE_S = 5.0  # for a client's part of the end of its TLS connection
 _TICK_S = 1.0
 _SLICES = 8
 _ALIVE = b'{"status":"ok"}'
@@ -66,7 +68,7 @@ class DataPlane:
         self._clients: set[ClientConnection] = set()
         self._unchecked: list[ClientConnection] = []
         self._slice = 1
-        self._pools = Pools(settings.limits.connect_s)
+        self._pools = Pools(settings.limits.connect_s, self._abort_ended)
         self._prompts = Prompts(tokenizer, configured=settings.tokenizer is not None)
         self._changed = asyncio.Event()  # no exchange is open any more, or a connection ended
         self._floor = Floor(settings, placer, self._prompts, self._pools, counts, self.internal_error, self._changed.set)
@@ -76,11 +78,20 @@ class DataPlane:
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
 
-    async def start(self, host: str, port: int, *, share_port: bool = False) -> int:
-        """Listen; returns the bound port. share_port: other processes of ours listen there, too."""
+    async def start(
+        self, host: str, port: int, *, share_port: bool = False, tls: ssl.SSLContext | None = None, handshake_s: float = 10.0
+    ) -> int:
+        """Listen; returns the bound port. share_port: other processes of ours listen there, too. handshake_s: of `tls`."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: ClientConnection(self), host, port, backlog=_BACKLOG, reuse_port=share_port or None
+            lambda: ClientConnection(self),
+            host,
+            port,
+            backlog=_BACKLOG,
+            reuse_port=share_port or None,
+            ssl=tls,
+            ssl_handshake_timeout=handshake_s if tls is not None else None,
+            ssl_shutdown_timeout=_GOODBYE_S if tls is not None else None,
         )
         self._ticker = loop.call_later(self._tick_s(), self._tick)
         return int(self._server.sockets[0].getsockname()[1])
@@ -97,7 +108,7 @@ class DataPlane:
         late = [client for client in self._clients if client.uploading]
         for client in late:
             client.refuse(shutting_down())
-        await self._wait_while(lambda: not self._clients.isdisjoint(late), LINGER_S)
+        await self._wait_while(lambda: not self._clients.isdisjoint(late) or self._pools.aborting() > 0, LINGER_S)
 
     async def _wait_while(self, busy: Callable[[], bool], limit_s: float) -> None:
         with suppress(TimeoutError):
@@ -178,6 +189,10 @@ class DataPlane:
         log.error("internal error type=%s where=%s", type(error).__name__, where)
 
     # --- own parts ---
+
+    def _abort_ended(self, result: str) -> None:
+        self.counts.count_abort(result)
+        self._changed.set()
 
     def _judge(self, head: RequestHead) -> Route:
         """Where a head may go; raises Refusal. Runs once per distinct head: the answer is remembered with it."""

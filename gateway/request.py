@@ -42,6 +42,7 @@ class Intent:
     fields: the parsed JSON object, for the tokenizer. wants_usage: the client asked for `stream_options.include_usage`.
     is_batch: several prompts in one request; our tokens are then only the start they share (FC-24). pin: the one replica that
     can answer, because it keeps what the request names. seeks: it names something that some replica keeps, nobody knows which.
+    sent_ids: ids went along when it was sent last, so the engine's count of the prompt is ours.
     """
 
     kind: Kind
@@ -54,6 +55,7 @@ class Intent:
     is_batch: bool = False
     pin: str | None = None
     seeks: bool = False
+    sent_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +144,13 @@ class TrafficCounts:
     bytes_down: int = 0
     open_connections: int = 0
     internal_errors: int = 0
+    tokens_sent: dict[str, int] = field(default_factory=dict)  # dialect -> requests that took their ids along
+    engine_aborts: dict[str, int] = field(default_factory=dict)  # how a call to stop a request ended, a closed set -> count
+
+    def count_tokens_sent(self, dialect: str) -> None:
+        """A request went to an engine with its ids."""
+        self.tokens_sent[dialect] = self.tokens_sent.get(dialect, 0) + 1
+
+    def count_abort(self, result: str) -> None:
+        """A call to stop a request ended."""
+        self.engine_aborts[result] = self.engine_aborts.get(result, 0) + 1

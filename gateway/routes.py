@@ -71,7 +71,7 @@ class Routes:
             raise Refusal(404, "there is nothing at this path", code="unknown_path")
         if method not in route.methods:
             allowed = ", ".join(sorted(name.decode() for name in route.methods))
-            raise Refusal(405, f"this path takes {allowed}", code="method_not_allowed")
+            raise Refusal(405, f"this path takes {allowed}", code="method_not_allowed", allow=allowed)
         return route
 
     def _by_shape(self, path: str) -> Route | None:

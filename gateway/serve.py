@@ -38,6 +38,7 @@ from gateway.health import HealthMonitor
 from gateway.place import FleetPlacer
 from gateway.plane import DataPlane
 from gateway.request import TrafficCounts
+from gateway.tls import Certificates, Swapped, uses_files
 from gateway.tokenize.cached import CachedTokenizer
 from gateway.tokenize.folder import model_folder
 from gateway.tokenize.prompt import Tokenizer
@@ -106,6 +107,7 @@ class Gateway:
             os.environ.get("TRUNKLINE_ADMIN_TOKEN"), settings.admin_networks, add=self.add_replica, remove=self.remove_replica
         )
         self.control = ControlPlane(self.placer, self.traffic, self.views, admin, self._tokenizer_state, lambda: self.tokenizer)
+        self.certificates = Certificates()
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
         self._health: HealthMonitor | None = None
@@ -130,22 +132,34 @@ class Gateway:
         for replica in self.settings.replicas:
             await self.add_replica(replica, Address.parse(replica.url))
         port = 0
+        control_tls = self.certificates.server(listen.control_tls, "listen.control_tls") if listen.control_tls else None
         if serves:
             if share_port:
                 await self._meet_a_replica()
-            opening = self.plane.start(listen.host, listen.port, share_port=share_port)
+            tls, handshake_s = self._client_tls()
+            opening = self.plane.start(listen.host, listen.port, share_port=share_port, tls=tls, handshake_s=handshake_s)
             port = await _listening(opening, "", listen.host, listen.port)
         self._runner = web.AppRunner(self.control.app(), access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, listen.control_host, listen.control_port)
+        site = web.TCPSite(self._runner, listen.control_host, listen.control_port, ssl_context=control_tls)
         await _listening(site.start(), "control_", listen.control_host, listen.control_port)
         control_port = int(self._runner.addresses[0][1])
         of_several = share_port or not serves
         self._begin("tidy", self._tidy(), of_several)
         self._begin("index", self._keep_index(), of_several)
+        self._begin("certificates", self.certificates.keep(), of_several)
         if self.settings.tokenizer and serves:
             self._begin("tokenizer", self._load_tokenizer(self.settings.tokenizer), of_several)
         return port, control_port
+
+    def _client_tls(self) -> tuple[Swapped | None, float]:
+        """TLS of the data port and how long a handshake may take."""
+        tls = self.settings.listen.tls
+        if tls is None:
+            return None, 0.0
+        context = self.certificates.server(tls, "listen.tls")
+        context.most = self.settings.limits.connections * 9 // 8 + 64  # in between, who is too many is told so
+        return context, tls.handshake_s
 
     def _begin(self, name: str, work: Coroutine[None, None, None], of_several: bool) -> None:
         """Run something beside the requests. of_several: who started this process starts it again when it ends."""
@@ -189,7 +203,8 @@ class Gateway:
         """Add one replica and start watching it; returns its name."""
         name = check_replica(settings)
         dialect = settings.dialect or "openai"
-        replica = self.fleet.add(name, address, dialect=dialect, api_key=settings.api_key, ranks=settings.ranks)
+        tls = self.certificates.engine(settings.tls, self.settings.replica_tls, address)
+        replica = self.fleet.add(name, address, dialect=dialect, api_key=settings.api_key, ranks=settings.ranks, tls=tls)
         assert self._health is not None
         self._health.watch(replica, settings)
         return name
@@ -305,6 +320,8 @@ async def serve_until_signal(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    if uses_files(gateway.settings):  # else it ends us, as when a terminal is closed
+        loop.add_signal_handler(signal.SIGHUP, gateway.certificates.look)
     try:
         announce(*await gateway.start(serves=serves, share_port=share_port))
     except BaseException:

@@ -50,6 +50,11 @@ class EventReader:
         return not self._held and not self.torn
 
     @property
+    def ended(self) -> bool:
+        """The terminator has come."""
+        return self._done
+
+    @property
     def complete(self) -> bool:
         """The stream had its terminator, or the engine has told of its failure itself."""
         return self._done or self.failed

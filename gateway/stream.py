@@ -18,7 +18,7 @@ class Relay:
     """The state of one answer's body.
 
     chunks: pieces relayed so far, also the sign of life of a stream. finished: the engine's body ended by its framing.
-    extra: bytes came behind that end, so the connection is not to be used again.
+    extra: bytes or the end of the connection came behind that end, so it is not to be used again.
     """
 
     __slots__ = (
@@ -88,15 +88,16 @@ class Relay:
         return self._reframe(data)
 
     def end_of_input(self) -> bytes:
-        """What to write when the engine closed; `finished` afterwards only where that is how its body ends."""
-        if self._head.body is not Body.CLOSE:
+        """What to write when the engine closed; `finished` afterwards where that is how its body ends, or its end was told."""
+        ended = self._events is not None and self._events.ended
+        if self.finished or (self._head.body is not Body.CLOSE and not ended):
             return b""
-        self.finished = True
+        self.finished = self.extra = True
         return self._close(self._events.flush() if self._events is not None else b"")
 
     def error_tail(self, refusal: Refusal) -> bytes:
-        """One error event for a stream that is broken off; nothing where the answer has no place for it."""
-        if self._events is None or self._events.torn or self._events.failed:
+        """One error event for a stream that is broken off; nothing where the answer has no place for it, or told its end."""
+        if self._events is None or self._events.torn or self._events.complete:
             return b""
         event = self._events.error_event(refusal)
         return frame(event) if self._chunked_out else event

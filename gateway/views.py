@@ -162,7 +162,10 @@ class Views:
         url, poller = self._pollers.get(replica.name, ("", None))
         if poller is None or url != source.url:
             own = source.url.startswith(f"{replica.address.url}/")  # its key is for nobody else
-            queue = EventQueue(self._session, source.url, api_key=replica.api_key if own else None)
+            tls = replica.tls if own else None
+            context, name = (tls.context, tls.server_name) if tls is not None else (None, None)
+            key = replica.api_key if own else None
+            queue = EventQueue(self._session, source.url, api_key=key, tls=context, server_name=name)
             poller = PollSource(self._index, queue, block_tokens=source.block_tokens, on_change=self._changed)
             self._pollers[replica.name] = source.url, poller
         return poller.stream(rank, replica.holders[rank])

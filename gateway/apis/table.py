@@ -72,7 +72,7 @@ API: dict[Kind, Api] = {
     Kind.RERANK: Api(("/v1/rerank", "/rerank", "/v2/rerank")),
     Kind.TOKENIZE: Api(("/tokenize", "/v1/tokenize")),
     Kind.DETOKENIZE: Api(("/detokenize", "/v1/detokenize")),
-    Kind.GENERATE: Api(("/generate",), prompt=prompt_fields.generate, scanner=MetaScanner, events=GenerateEvents),
+    Kind.GENERATE: Api(("/generate",), prompt=prompt_fields.generate, scanner=MetaScanner, events=GenerateEvents, takes_ids=True),
     Kind.TOKENS: Api(("/inference/v1/generate",), prompt=prompt_fields.tokens),
     Kind.PASS_THROUGH: Api(events=None),
 }

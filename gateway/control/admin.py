@@ -19,7 +19,7 @@ import orjson
 from aiohttp import web
 
 from gateway.check import check_replica
-from gateway.config import ReplicaSettings
+from gateway.config import ReplicaSettings, ReplicaTls
 from gateway.errors import ConfigError
 from gateway.fleet import Address
 
@@ -92,7 +92,9 @@ class Admin:
 
 def _at_address(settings: ReplicaSettings, asked: Address, address: Address) -> ReplicaSettings:
     """Events come from the very host that was judged, or not at all."""
-    moved: dict[str, str] = {}
+    moved: dict[str, object] = {}
+    if asked.tls and (settings.tls is None or settings.tls.server_name is None):  # its certificate has the name, not the address
+        moved["tls"] = msgspec.structs.replace(settings.tls or ReplicaTls(), server_name=asked.host)
     for key in ("events", "replay"):
         endpoint = getattr(settings, key)
         if endpoint is None:

@@ -45,6 +45,18 @@ class GatewayCollector(Collector):
             refused.add_metric([reason], count)
         yield refused
         yield _counter("trunkline_retries", "Requests sent again before the first byte.", traffic.retries)
+        with_tokens = CounterMetricFamily(
+            "trunkline_sent_with_tokens",
+            "Requests sent with their token ids, which the engine need not make.",
+            labels=["dialect"],
+        )
+        for dialect, count in traffic.tokens_sent.items():
+            with_tokens.add_metric([dialect], count)
+        yield with_tokens
+        aborts = CounterMetricFamily("trunkline_engine_aborts", "Calls that tell an engine to stop a request.", labels=["result"])
+        for result, count in traffic.engine_aborts.items():
+            aborts.add_metric([result], count)
+        yield aborts
         yield _counter("trunkline_stream_chunks", "Pieces of streamed answers relayed.", traffic.chunks)
         yield _counter("trunkline_received_bytes", "Request body bytes received.", traffic.bytes_up)
         yield _counter("trunkline_sent_bytes", "Answer bytes sent to clients.", traffic.bytes_down)

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import orjson
-
+from gateway.dialects.base import NO_EDITS, Edits, dp_rank_line, ids_json
 from radix.match import Int32Array
 
 if TYPE_CHECKING:
     from gateway.request import Intent
+
+_WITH_IDS = ("chat", "completion")  # values of Kind
 
 
 class Trunkline:
     """Puts the token ids in front of the client's own members."""
 
     name = "trunkline"
-    takes_tokens = True
     reports_usage_on_request = True
+    proves_ids = False
 
-    def members(self, intent: Intent, tokens: Int32Array | None) -> tuple[bytes, ...]:
-        """`"prompt_token_ids":[...]`; none where there are no tokens or the client sent its own. About 10 us per 1,000."""
-        if tokens is None or "prompt_token_ids" in intent.fields:
-            return ()
+    def edits(self, intent: Intent, tokens: Int32Array | None, name: str, rank: int | None) -> Edits:
+        """`"prompt_token_ids":[...]` in front; nothing where there are no tokens or the client sent its own."""
+        if tokens is None or "prompt_token_ids" in intent.fields or intent.kind.value not in _WITH_IDS:
+            return NO_EDITS
         if isinstance(intent.fields.get("prompt"), list):  # ids already, or several prompts and `tokens` only their common start
-            return ()
-        return (b'"prompt_token_ids":' + orjson.dumps(tokens, option=orjson.OPT_SERIALIZE_NUMPY),)
+            return NO_EDITS
+        return Edits(front=(b'"prompt_token_ids":' + ids_json(tokens),), with_tokens=True)
+
+    def rank_line(self, rank: int) -> bytes:
+        """As vLLM's."""
+        return dp_rank_line(rank)

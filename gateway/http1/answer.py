@@ -103,7 +103,8 @@ def parse_answer(raw: bytes) -> tuple[AnswerHead, int]:
     plain = values.get(b"content-encoding", b"identity") == b"identity"
     head = AnswerHead(
         status=status,
-        status_line=b"HTTP/1.1 %s\r\n" % syntax["rest"],
+        # The blank behind the status has to be there, whether a reason follows or not.
+        status_line=b"HTTP/1.1 %s\r\n" % (syntax["rest"] if b" " in syntax["rest"] else syntax["rest"] + b" "),
         keep_alive=syntax["minor"] == b"1" and b"close" not in options and body is not Body.CLOSE,
         body=body,
         plain=plain,
@@ -146,4 +147,8 @@ def refusal_answer(refusal: Refusal, *, close: bool, head_only: bool = False, fi
     """The whole answer for a refusal."""
     if refusal.retry_after_s is not None:
         fields += b"retry-after: %d\r\n" % max(1, round(refusal.retry_after_s))
+    if refusal.status == 401:
+        fields += b"www-authenticate: Bearer\r\n"
+    if refusal.allow is not None:
+        fields += b"allow: %s\r\n" % refusal.allow.encode()
     return own_answer(refusal.status, refusal.body(), close=close, head_only=head_only, fields=fields)

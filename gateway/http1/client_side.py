@@ -16,7 +16,7 @@ from gateway.errors import Refusal
 from gateway.http1.answer import own_answer, refusal_answer
 from gateway.http1.chunked import FramingError
 from gateway.http1.intake import BodyIntake
-from gateway.http1.parse import Judged
+from gateway.http1.parse import Judged, past_blank_lines
 from gateway.http1.service import Exchange, Service
 from gateway.refusals import internal, overloaded, shutting_down
 
@@ -312,12 +312,12 @@ class ClientConnection(asyncio.Protocol):
 
     def _read_head(self) -> None:
         data = self._input
-        if data.startswith(b"\r\n", self._at):  # some clients end a body with one line end too many
-            self._at += 2
+        if data.startswith(b"\r\n", self._at):
+            self._at = past_blank_lines(data, self._at)
         start = self._at
         end = data.find(b"\r\n\r\n", start)
         limit = self._service.limits.head_bytes
-        if end < 0 and len(data) - start <= limit:
+        if end < 0 and len(data) - start <= limit + 3:  # three bytes may be the front of the blank line
             if start == len(data):
                 self._drop_input()
             return

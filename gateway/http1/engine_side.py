@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
+from gateway.dialects import Abort
 from gateway.http1.answer import AnswerHead, AnswerReader
 from gateway.http1.chunked import FramingError
 
@@ -47,6 +48,7 @@ class EngineConnection(asyncio.Protocol):
     """One connection to a replica; idle while `taker` is None."""
 
     __slots__ = (
+        "_abort",
         "_answers",
         "_head",
         "_in_body",
@@ -68,6 +70,7 @@ class EngineConnection(asyncio.Protocol):
         self._interim = 0  # 1xx heads of the current answer
         self._paused = False
         self._resting = False
+        self._abort: Abort | None = None  # how to stop the current request where closing is noticed late
         self.answered = False  # a byte of the current answer has come
         self.idle_since = 0.0
         self.taker: AnswerTaker | None = None
@@ -85,19 +88,25 @@ class EngineConnection(asyncio.Protocol):
         """The whole request has left; an engine may answer before it has read it."""
         return self._transport.get_write_buffer_size() == 0
 
-    def send(self, taker: AnswerTaker, head: bytes, body: Sequence[bytes | memoryview]) -> None:
+    def send(self, taker: AnswerTaker, head: bytes, body: Sequence[bytes | memoryview], abort: Abort | None = None) -> None:
         """Send a request and give its answer to `taker`."""
         self.taker = taker
+        self._abort = abort
+        if abort is not None:
+            self._pool.aborts.opened(abort)
         self.answered = False
         self._in_body = False
         self._interim = 0
         # One system call for all pieces, and no copy: two writes cost 6 us more, joining 400 KB more still.
         self._transport.writelines((head, *body))
 
-    def release(self, *, keep: bool) -> None:
-        """The exchange is over. keep: the answer was complete and the next request may use the connection."""
+    def release(self, *, keep: bool, whole: bool = False) -> None:
+        """The exchange is over. keep: the next request may use the connection. whole: the engine has ended its answer."""
         self.taker = None
         self._head = b""
+        abort, self._abort = self._abort, None
+        if abort is not None:
+            self._pool.aborts.closed(abort, stop=not (keep or whole), begun=self.answered)
         if not keep or not self.drained:
             self.abort()
             return
@@ -176,9 +185,9 @@ class EngineConnection(asyncio.Protocol):
             data, self._head = self._head + data, b""
         while True:
             end = data.find(b"\r\n\r\n")
+            if (len(data) if end < 0 else end) > _HEAD_BYTES:
+                raise FramingError("the engine's answer head is too long")
             if end < 0:
-                if len(data) > _HEAD_BYTES:
-                    raise FramingError("the engine's answer head is too long")
                 self._head = data
                 return
             head, length = self._answers.read(data[: end + 2])

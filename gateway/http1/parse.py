@@ -23,6 +23,8 @@ _SYNTAX = re.compile(
     rb"(?P<method>%s) (?P<target>[\x21-\x7e]+) HTTP/1\.(?P<minor>[01])\r\n(?:%s:[\t\x20-\x7e\x80-\xff]*\r\n)*" % (_TOKEN, _TOKEN)
 )
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?(\d{1,10})(?=\r\n)")
+_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z\-._~!$&'()*+;=%]*)(?::[0-9]*)?")  # no comma: a list could pass for one
+_BLANK_LINES = re.compile(rb"(?:\r\n)*")
 _AUTHORITY = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 _METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"))
 _MEMO_HEADS = 1024
@@ -124,7 +126,7 @@ def parse_head(raw: bytes, max_fields: int) -> tuple[RequestHead, int]:
     length = _framing(fields, http10)
     options = connection_options(fields)
     values = {name.lower(): value for name, value in fields}
-    expects = _expects_continue(values.get(b"expect"), http10)
+    expects = _expects_continue([value for name, value in fields if name.lower() == b"expect"], http10)
     private = HOP_BY_HOP | FRAMING | CREDENTIALS | options
     head = RequestHead(
         method=method,
@@ -137,12 +139,19 @@ def parse_head(raw: bytes, max_fields: int) -> tuple[RequestHead, int]:
         forwarded_plain=lines(fields, private | {b"accept-encoding"}),
         credentials=lines_of(fields, CREDENTIALS - options),
         key=_key(values),
-        has_request_id=b"x-request-id" in values,
+        has_request_id=b"x-request-id" in values and b"x-request-id" not in options,
         content_type=values.get(b"content-type"),
         session=values[b"x-trunkline-session"].decode("latin-1") if b"x-trunkline-session" in values else None,
         priority=_priority(values.get(b"x-trunkline-priority")),
     )
     return head, length or 0
+
+
+def past_blank_lines(data: bytes, start: int) -> int:
+    """Where the empty lines end that stand at `start`: some clients end a body with one too many."""
+    match = _BLANK_LINES.match(data, start)
+    assert match is not None  # it matches nothing as well
+    return match.end()
 
 
 class _Collector:
@@ -170,11 +179,13 @@ def _framing(fields: list[Field], http10: bool) -> int | None:
     """The announced length, 0 without one, None for a chunked body; raises Refusal where it can be read in two ways."""
     lengths = [value for name, value in fields if name.lower() == b"content-length"]
     codings = [value for name, value in fields if name.lower() == b"transfer-encoding"]
-    hosts = sum(name.lower() == b"host" for name, _ in fields)
+    hosts = [value for name, value in fields if name.lower() == b"host"]
     if len(lengths) + len(codings) > 1:
         raise Refusal(400, "the body is framed in more than one way", close=True)
-    if hosts != 1 and not (http10 and hosts == 0):
+    if len(hosts) != 1 and not (http10 and not hosts):
         raise Refusal(400, "there must be exactly one Host field", close=True)
+    if not all(map(_HOST.fullmatch, hosts)):
+        raise Refusal(400, "the Host field is not a host and port", close=True)
     if codings:
         if http10 or codings[0].lower() != b"chunked":
             raise Refusal(400, "Transfer-Encoding must be 'chunked' and nothing else", close=True)
@@ -186,12 +197,12 @@ def _framing(fields: list[Field], http10: bool) -> int | None:
     return 0
 
 
-def _expects_continue(value: bytes | None, http10: bool) -> bool:
-    if value is None or http10:
+def _expects_continue(values: list[bytes], http10: bool) -> bool:
+    if http10:
         return False
-    if value.lower() != b"100-continue":
+    if any(value.lower() != b"100-continue" for value in values):
         raise Refusal(417, "this expectation can not be met", close=True)
-    return True
+    return bool(values)
 
 
 def _origin_form(target: bytes) -> bytes:

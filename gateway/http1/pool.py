@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from typing import Protocol
 
-from gateway.fleet import Address, Replica
+from gateway.fleet import Address, EngineTls, Replica
+from gateway.http1.aborts import Aborts
 from gateway.http1.answer import AnswerReader
 from gateway.http1.engine_side import EngineConnection
 
@@ -36,8 +38,16 @@ class Waiter(Protocol):
 class Pool:
     """The connections to one replica."""
 
-    def __init__(self, replica: Replica, connect_s: float, answers: AnswerReader) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        connect_s: float,
+        answers: AnswerReader,
+        abort_ended: Callable[[str], None] = lambda result: None,
+    ) -> None:
+        """abort_ended: told how each call to stop a request of this replica ended."""
         self.replica = replica
+        self.aborts = Aborts(self, abort_ended)
         self.host_line = b"host: %s\r\n" % replica.address.netloc.encode()
         self.base_path = replica.address.base_path.encode()
         self._address: Address = replica.address
@@ -45,8 +55,11 @@ class Pool:
         self._connect_s = connect_s
         self._idle: list[EngineConnection] = []
         self._idle_s = _IDLE_S
+        self._closed = False
         self._opening: set[asyncio.Task[None]] = set()
-        self._tls = ssl.create_default_context() if replica.address.tls else None
+        self._tls = replica.tls
+        if replica.address.tls and self._tls is None:
+            self._tls = EngineTls(ssl.create_default_context(), replica.address.host)
 
     @property
     def idle(self) -> int:
@@ -66,7 +79,7 @@ class Pool:
     def give(self, connection: EngineConnection) -> None:
         """Take a connection back whose last answer is complete."""
         connection.idle_since = asyncio.get_running_loop().time()
-        if connection.closing or len(self._idle) >= _MAX_IDLE:
+        if connection.closing or self._closed or len(self._idle) >= _MAX_IDLE:
             connection.abort()
         else:
             self._idle.append(connection)
@@ -92,6 +105,8 @@ class Pool:
 
     def close(self) -> None:
         """Drop all connections, also those being opened."""
+        self._closed = True  # what is in use comes back later
+        self.aborts.close()
         for task in self._opening:
             task.cancel()
         for connection in self._idle:
@@ -100,11 +115,12 @@ class Pool:
 
     async def _open(self, waiter: Waiter) -> None:
         loop = asyncio.get_running_loop()
-        address = self._address
+        address, tls = self._address, self._tls
+        context, name = (tls.context, tls.server_name) if tls is not None else (None, None)
         try:
             async with asyncio.timeout(self._connect_s):
                 _, connection = await loop.create_connection(
-                    lambda: EngineConnection(self, self._answers), address.host, address.port, ssl=self._tls
+                    lambda: EngineConnection(self, self._answers), address.host, address.port, ssl=context, server_hostname=name
                 )
         except Exception as error:  # refused, too slow, no such name, no trust: whatever it is, the waiter goes elsewhere
             waiter.connect_failed(error)
@@ -116,8 +132,10 @@ class Pool:
 class Pools:
     """One pool per replica."""
 
-    def __init__(self, connect_s: float) -> None:
+    def __init__(self, connect_s: float, abort_ended: Callable[[str], None] = lambda result: None) -> None:
+        """abort_ended: see `Pool`."""
         self._connect_s = connect_s
+        self._abort_ended = abort_ended
         self._answers = AnswerReader()
         self._pools: dict[str, Pool] = {}
 
@@ -127,7 +145,7 @@ class Pools:
         if pool is None or pool.replica is not replica:
             if pool is not None:
                 pool.close()
-            pool = self._pools[replica.name] = Pool(replica, self._connect_s, self._answers)
+            pool = self._pools[replica.name] = Pool(replica, self._connect_s, self._answers, self._abort_ended)
         return pool
 
     def forget(self, name: str) -> None:
@@ -150,3 +168,7 @@ class Pools:
     def idle(self) -> int:
         """Idle connections to all replicas."""
         return sum(pool.idle for pool in self._pools.values())
+
+    def aborting(self) -> int:
+        """Calls to stop requests that are on their way to all replicas."""
+        return sum(pool.aborts.open for pool in self._pools.values())

@@ -45,6 +45,7 @@ class Ready(msgspec.Struct, frozen=True):
 
 def main() -> int:
     """Do the job on stdin; returns the exit status."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a handler: files are read later than that anyway
     line = sys.stdin.buffer.readline()
     job = msgspec.json.decode(line, type=Job)
     log_to_stderr(job.settings, job.name)

@@ -25,6 +25,7 @@ from gateway.control.admin import Admin
 from gateway.errors import ConfigError
 from gateway.fleet import Address
 from gateway.serve import log_to_stderr
+from gateway.tls import Certificates, uses_files
 from gateway.workers.child import Job
 from gateway.workers.control import MergedControl
 from gateway.workers.processes import Process
@@ -54,7 +55,9 @@ class Supervisor:
         self.control = MergedControl(self.index, self.workers, admin, lambda: self.draining, self._token)
         self.draining = False
         self._watchdog = Watchdog([self.index, *self.workers], self._answers)
+        self.certificates = Certificates()
         self._watching: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> tuple[int, int]:
@@ -65,10 +68,12 @@ class Supervisor:
         await asyncio.gather(*(worker.first_ready() for worker in self.workers))
         self._watching = asyncio.create_task(self._watchdog.run(), name="watchdog")
         listen = self.settings.listen
+        tls = self.certificates.server(listen.control_tls, "listen.control_tls") if listen.control_tls else None
+        self._looking = asyncio.create_task(self.certificates.keep(), name="certificates")
         self._runner = web.AppRunner(self.control.app(), access_log=None)
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, listen.control_host, listen.control_port).start()
+            await web.TCPSite(self._runner, listen.control_host, listen.control_port, ssl_context=tls).start()
         except OSError as error:
             where = f"{listen.control_host!r}, {listen.control_port}"
             raise ConfigError(f"listen.control_host, listen.control_port: cannot listen on {where}: {error}") from error
@@ -77,8 +82,9 @@ class Supervisor:
     async def stop(self) -> None:
         """Let the workers drain, then end the index process, then the control plane."""
         self.draining = True
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._looking):
+            if task is not None:
+                task.cancel()
         within_s = self.settings.limits.drain_s + _END_S
         await asyncio.gather(*(worker.stop(within_s) for worker in self.workers))
         await self.index.stop(_END_S)
@@ -86,6 +92,12 @@ class Supervisor:
             await self._runner.cleanup()
         for sock in (self._inside, self._outside, self._port):
             sock.close()
+
+    def look(self) -> None:
+        """Have every process look after its certificates now."""
+        self.certificates.look()
+        for process in (self.index, *self.workers):
+            process.signal(signal.SIGHUP)
 
     def hurry(self) -> None:
         """Do not wait for open requests."""
@@ -99,7 +111,8 @@ class Supervisor:
         return lambda: self._job("worker", name, self._outside)
 
     def _job(self, role: str, name: str, door: socket.socket) -> Job:
-        listen = Listen(self.settings.listen.host, self._port.getsockname()[1], "127.0.0.1", 0)
+        given = self.settings.listen
+        listen = Listen(given.host, self._port.getsockname()[1], "127.0.0.1", 0, tls=given.tls)
         settings = msgspec.structs.replace(
             self.settings, listen=listen, replicas=tuple(self._replicas.values()), admin_networks=_ANYWHERE, workers=1
         )
@@ -156,6 +169,8 @@ async def _serve(settings: Settings, announce: Callable[[int, int], None]) -> in
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     supervisor = Supervisor(settings)
+    if uses_files(settings):
+        loop.add_signal_handler(signal.SIGHUP, supervisor.look)
     starting, stop_asked = asyncio.ensure_future(supervisor.start()), asyncio.ensure_future(stopping.wait())
     try:
         await asyncio.wait({starting, stop_asked}, return_when=asyncio.FIRST_COMPLETED)

@@ -78,6 +78,7 @@ class MockEngine:
             for rank in range(settings.ranks)
         ]
         self._open: dict[RequestHandle, tuple[Rank, str]] = {}
+        self._unheard: dict[RequestHandle, asyncio.TimerHandle] = {}  # nobody reads them any more, and we do not know yet
         self._next_rank = 0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -141,6 +142,13 @@ class MockEngine:
 
     def ended(self, handle: RequestHandle) -> None:
         """The server is through with a request, whatever became of it."""
+        if not handle.finished and (late_s := self.faults.hit("deaf")) is not None:
+            self._unheard[handle] = asyncio.get_running_loop().call_later(late_s, self._end, handle)
+        else:
+            self._end(handle)
+
+    def _end(self, handle: RequestHandle) -> None:
+        self._unheard.pop(handle, None)
         handle.cancel()
         del self._open[handle]
         if not self._open:
@@ -151,6 +159,9 @@ class MockEngine:
         found = [(handle, rank) for handle, (rank, request_id) in self._open.items() if wanted(request_id)]
         for handle, rank in found:
             rank.abort(handle)
+            if (timer := self._unheard.get(handle)) is not None:
+                timer.cancel()
+                self._end(handle)
         return len(found)
 
     def stop(self, handle: RequestHandle) -> None:

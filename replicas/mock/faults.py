@@ -28,6 +28,7 @@ KINDS: Mapping[str, Kind] = {
     "slow_first_byte": Kind(1, "s", "wait before a request begins"),
     "cut": Kind(3, "chunks", "reset the connection after so many chunks of an answer"),
     "end_early": Kind(3, "chunks", "end the answer in order after so many chunks, without its end mark"),
+    "deaf": Kind(4, "s", "notice only so late that a client has left"),
     "slow_health": Kind(5, "s", "wait before /health answers"),
     "sick": Kind(503, "status", "answer /health with this status"),
     "silent": Kind(0, "", "send no event, while the cache goes on"),

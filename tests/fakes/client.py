@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,9 @@ class Answer:
 class RawClient:
     """One connection; use as an async context manager."""
 
-    def __init__(self, port: int, *, receive_buffer: int | None = None) -> None:
+    def __init__(self, port: int, *, receive_buffer: int | None = None, tls: ssl.SSLContext | None = None) -> None:
+        """tls: speak it, with the name localhost."""
+        self._tls = tls
         self._port = port
         self._receive_buffer = receive_buffer
 
@@ -46,7 +49,8 @@ class RawClient:
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self._port))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.reader, self.writer = await asyncio.open_connection(sock=sock, limit=2**16)
+        name = "localhost" if self._tls is not None else None
+        self.reader, self.writer = await asyncio.open_connection(sock=sock, limit=2**16, ssl=self._tls, server_hostname=name)
         return self
 
     async def __aexit__(self, *exc: object) -> None:

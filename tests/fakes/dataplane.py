@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -96,11 +97,13 @@ async def running(
     given: Settings | None = None,
     tokenizer: PromptTokenizer | None = None,
     keys: Keys | None = None,
+    tls: ssl.SSLContext | None = None,
+    handshake_s: float = 10.0,
 ) -> AsyncIterator[Running]:
     """Start, serve, close."""
     counts = TrafficCounts()
     plane = DataPlane(given or settings(), placer, lambda: tokenizer, keys, counts, models=lambda: [Card("m")])
-    port = await plane.start("127.0.0.1", 0)
+    port = await plane.start("127.0.0.1", 0, tls=tls, handshake_s=handshake_s)
     try:
         yield Running(plane, port, placer, counts)
     finally:

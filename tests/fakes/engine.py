@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -68,7 +69,8 @@ class FakeEngine:
     reads_bodies: False leaves a request's body unread, for engines that answer before they have seen it.
     """
 
-    def __init__(self, script: Script, *, reads_bodies: bool = True) -> None:
+    def __init__(self, script: Script, *, reads_bodies: bool = True, tls: ssl.SSLContext | None = None) -> None:
+        self.tls = tls
         self.script = script
         self.reads_bodies = reads_bodies
         self.calls: list[Call] = []
@@ -79,7 +81,7 @@ class FakeEngine:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> FakeEngine:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=2**16)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=2**16, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

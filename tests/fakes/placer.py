@@ -7,13 +7,22 @@ from collections.abc import Sequence
 from gateway.choose.types import Decision
 from gateway.dialects import dialect_named
 from gateway.errors import NoReplica
-from gateway.fleet import Address, Replica
+from gateway.fleet import Address, EngineTls, Replica
 from gateway.request import Intent, Outcome, Prompt, Usage
 
 
-def replica_at(port: int, name: str = "r1", *, dialect: str = "openai", api_key: str | None = None, base: str = "") -> Replica:
+def replica_at(
+    port: int,
+    name: str = "r1",
+    *,
+    dialect: str = "openai",
+    api_key: str | None = None,
+    base: str = "",
+    tls: EngineTls | None = None,
+) -> Replica:
     """A replica on loopback."""
-    return Replica(name, Address.parse(f"http://127.0.0.1:{port}{base}"), dialect_named(dialect), api_key)
+    scheme = "http" if tls is None else "https"
+    return Replica(name, Address.parse(f"{scheme}://127.0.0.1:{port}{base}"), dialect_named(dialect), api_key, tls=tls)
 
 
 class FakeTicket:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import orjson
 import pytest
 
-from gateway.body import look, with_members
+from gateway.body import look
 from gateway.dialects import dialect_named
+from gateway.dialects.base import NO_EDITS
 from gateway.errors import Refusal
 from gateway.request import Kind
 
@@ -74,21 +74,11 @@ def test_what_routing_needs_is_read() -> None:
     assert look(b'{"messages":[],"stream":null,"model":null}', Kind.CHAT).stream is False
 
 
-@pytest.mark.parametrize("raw", [b'{"a": 1e2, "b":\xc3\xa9}'.replace(b"\xc3\xa9", b'"\xc3\xa9"'), b" {}", b"{ }", b'\n{"a":{}}'])
-def test_members_go_in_front_and_nothing_else_changes(raw: bytes) -> None:
-    """FC-40: behind the added members stand the client's own bytes."""
-    fields = orjson.loads(raw)
-    whole = b"".join(with_members(raw, [b'"x":1', b'"y":[2]'], fields))
-    assert orjson.loads(whole) == {"x": 1, "y": [2], **fields}
-    assert whole.endswith(raw[raw.index(b"{") + 1 :])
-    assert with_members(raw, [], fields) == [raw]
-
-
 def test_the_own_dialect_sends_the_ids_unless_the_client_did() -> None:
     dialect = dialect_named("trunkline")
     tokens = np.array([5, 6, 7], np.int32)
     intent = look(b'{"messages":[]}', Kind.CHAT)
-    assert dialect.members(intent, tokens) == (b'"prompt_token_ids":[5,6,7]',)
-    assert dialect.members(intent, None) == ()
-    assert dialect.members(look(b'{"prompt_token_ids":[1]}', Kind.CHAT), tokens) == ()
-    assert dialect_named("openai").members(intent, tokens) == ()
+    assert dialect.edits(intent, tokens, "n", None).front == (b'"prompt_token_ids":[5,6,7]',)
+    assert dialect.edits(intent, None, "n", None) == NO_EDITS
+    assert dialect.edits(look(b'{"prompt_token_ids":[1]}', Kind.CHAT), tokens, "n", None) == NO_EDITS
+    assert dialect_named("openai").edits(intent, tokens, "n", None) == NO_EDITS

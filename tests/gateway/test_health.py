@@ -143,6 +143,37 @@ async def test_configured_facts_win_over_what_the_replica_says(house: House) -> 
     assert house.up == [Facts(("m", "m-alias"), "openai", {})]
 
 
+@pytest.mark.parametrize(
+    ("owners", "dialect"),
+    [
+        (["vllm", "vllm"], "vllm"),
+        (["sglang"], "sglang"),
+        (["tensorrt_llm"], "trtllm"),
+        (["vllm", "sglang"], "openai"),
+        (["vllm", None], "openai"),
+        (["trunkline"], "openai"),  # another gateway: it lists models so, and takes no ids beside its clients' own
+        ([["vllm"]], "openai"),
+        ([], "openai"),
+    ],
+)
+async def test_the_owner_of_the_models_names_the_dialect_where_all_agree(
+    house: House, owners: list[object], dialect: str
+) -> None:
+    house.engine.info = house.engine.sources = None
+    house.engine.models = {"data": [{"id": f"m{number}", "owned_by": owner} for number, owner in enumerate(owners)]}
+    await house.watch()
+    await house.until(lambda: house.replica.healthy)
+    assert house.replica.dialect.name == dialect
+
+
+async def test_the_setting_wins_over_the_owner(house: House) -> None:
+    house.engine.models = {"data": [{"id": "m", "owned_by": "vllm"}]}
+    await house.watch(dialect="sglang")
+    await house.until(lambda: house.replica.healthy)
+    assert house.replica.dialect.name == "sglang"
+    assert house.up[-1].repeats_stores  # as that engine does
+
+
 async def test_an_engine_that_knows_none_of_our_pages_is_plain_openai(house: House) -> None:
     house.engine.models = house.engine.info = house.engine.sources = None
     await house.watch()
@@ -217,7 +248,7 @@ async def test_tensorrt_llm_is_polled_where_it_publishes_nothing(
     house.engine.scrape = (status, scrape)
     await house.watch()
     await house.until(lambda: house.replica.healthy)
-    assert house.up == [Facts(("m",), "openai", repeats_stores=True, has_queue=True, queue_block_tokens=block_tokens)]
+    assert house.up == [Facts(("m",), "trtllm", repeats_stores=True, has_queue=True, queue_block_tokens=block_tokens)]
 
 
 @pytest.mark.parametrize("options", [{"poll_events": False}, {"block_tokens": 128}])
@@ -229,7 +260,7 @@ async def test_polling_can_be_switched_off_and_the_size_of_blocks_set(house: Hou
     await house.watch(**options)
     await house.until(lambda: house.replica.healthy)
     polls = "poll_events" not in options
-    assert house.up == [Facts(("m",), "openai", repeats_stores=True, has_queue=polls, queue_block_tokens=128 if polls else 0)]
+    assert house.up == [Facts(("m",), "trtllm", repeats_stores=True, has_queue=polls, queue_block_tokens=128 if polls else 0)]
 
 
 async def test_one_failure_is_not_down_and_several_are(house: House) -> None:

@@ -265,3 +265,27 @@ def test_a_removed_replica_leaves_nothing_and_its_open_tickets_close_quietly() -
     assert list(house.fleet.replicas) == ["r1"]
     replacement = house.add("r2")
     assert house.fleet.view.in_flight[replacement.holders[0]] == 0
+
+
+def test_only_an_engines_own_count_says_whether_it_gets_ids(caplog: pytest.LogCaptureFixture) -> None:
+    """FC-22: what it counted of our ids is no proof."""
+    house = House(1)
+    proof = house.replicas[0].ids
+
+    def answered(prompt_tokens: int, *, sent_ids: bool) -> bool:
+        intent = Intent(Kind.COMPLETION, {}, model="m", stream=True)
+        ticket = house.placer.place(intent, Prompt(prompt_of(64)), "id")
+        intent.sent_ids = sent_ids
+        ticket.first_byte()
+        ticket.close(Outcome.OK, Usage(prompt_tokens, 1))
+        return proof.agree
+
+    assert not answered(60, sent_ids=False)
+    assert not answered(64, sent_ids=True)
+    assert not answered(61, sent_ids=False)
+    assert answered(64, sent_ids=False)
+    assert answered(64, sent_ids=False)
+    assert [record.getMessage() for record in caplog.records] == [
+        "prompt counts differ replica=r0",
+        "prompt counts agree again replica=r0",
+    ]

@@ -230,6 +230,26 @@ async def test_a_replica_that_left_keeps_no_connections() -> None:
                 await asyncio.sleep(0.005)
 
 
+async def test_a_request_that_outlives_its_replica_leaves_no_connection() -> None:
+    """FC-14."""
+    go_on = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await go_on.wait()
+        await call.send(OK)
+
+    async with FakeEngine(script) as engine, running(FakePlacer([replica_at(engine.port)])) as it, RawClient(it.port) as client:
+        await client.send(post(CHAT))
+        async with asyncio.timeout(20):
+            while not engine.calls:
+                await asyncio.sleep(0.005)
+            it.plane.forget("r1")
+            go_on.set()
+            assert (await client.answer()).status == 200
+            while engine.open:
+                await asyncio.sleep(0.005)
+
+
 async def test_another_replica_of_the_same_name_gets_connections_of_its_own() -> None:
     async with FakeEngine(always(OK)) as first, FakeEngine(always(OK)) as second:
         async with running(FakePlacer([replica_at(first.port)])) as it, RawClient(it.port) as client:

@@ -198,3 +198,53 @@ def test_an_aborted_request_frees_its_blocks_within_a_second(vllm: Engines, gate
     wait_for(lambda: vllm.rank(number)["used_blocks"] == 0, "the blocks to be free", 1.0)
     assert time.monotonic() - left_at < 1.0
     assert vllm.state(number)["open_requests"] == 0
+
+
+def test_each_engine_is_known_by_what_it_plays(vllm: Engines, sglang: Engines, gateway: Gateway) -> None:
+    assert [gateway.replica(name)["dialect"] for name in ("a", "s", "h")] == ["vllm", "sglang", "vllm"]
+
+
+@pytest.mark.parametrize(("model", "dialect"), [("m", "vllm"), ("s", "sglang")])
+def test_an_engine_that_takes_ids_finds_the_same_ones(
+    vllm: Engines, sglang: Engines, gateway: Gateway, model: str, dialect: str
+) -> None:
+    """FC-22: by its own count, and by what it finds in its cache of a text that it tokenized itself."""
+    before = gateway.metric("trunkline_sent_with_tokens_total", dialect=dialect)
+    text = "All happy families are alike; each unhappy family is unhappy in its own way."
+    engines, number = (sglang, 0) if model == "s" else (vllm, 0)
+    engines.complete(text, number)
+    sent = gateway.complete(text, model=model)
+    assert sent.json()["usage"]["prompt_tokens"] == len(text) == int(sent.headers["x-trunkline-prompt-tokens"])
+    assert gateway.metric("trunkline_sent_with_tokens_total", dialect=dialect) == before + 1
+    if model == "s":
+        assert sent.cached_tokens == len(text) // 16 * 16
+
+
+def test_a_chat_of_sglang_takes_ids_that_it_would_have_made_itself(sglang: Engines, gateway: Gateway) -> None:
+    """FC-22."""
+    messages = [{"role": "user", "content": "What is the capital of the moon, if it has one?"}]
+    body = {"model": "s", "messages": messages, "max_tokens": 4}
+    direct = call(f"{sglang.url()}/v1/chat/completions", body).json()
+    before = gateway.metric("trunkline_sent_with_tokens_total", dialect="sglang")
+    reply = call(f"{gateway.base}/v1/chat/completions", body)
+    assert reply.json()["choices"] == direct["choices"]
+    assert reply.json()["usage"]["prompt_tokens"] == direct["usage"]["prompt_tokens"]
+    assert gateway.metric("trunkline_sent_with_tokens_total", dialect="sglang") == before + 1
+
+
+def test_sglang_is_told_to_stop_what_its_client_left(sglang: Engines, gateway: Gateway) -> None:
+    """FC-49: within a second, by a call, though the engine would notice a minute later."""
+    sglang.fault(deaf={"value": 60})
+    done = gateway.metric("trunkline_engine_aborts_total", result="done")
+    body = {"model": "s", "prompt": ids(48, first=56), "max_tokens": 200, "ignore_eos": True}
+
+    def left_and_stopped() -> bool:
+        with OpenStream(gateway.base, body) as stream:
+            assert stream.first_event()
+        left_at = time.monotonic()
+        wait_for(lambda: sglang.rank()["used_blocks"] == 0, "the blocks to be free")
+        assert time.monotonic() - left_at < 1.0
+        return gateway.metric("trunkline_engine_aborts_total", result="done") > done
+
+    wait_for(left_and_stopped, "an answer to be left before its end")
+    assert gateway.metric("trunkline_engine_aborts_total", result="failed") == 0

@@ -1,0 +1,1 @@
+"""Other people's clients, unchanged, against a gateway and fake engines; `make clients`."""

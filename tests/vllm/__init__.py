@@ -1,0 +1,1 @@
+"""A gateway before two real vLLM engines on the CPU; `make test-vllm`."""
