@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from events.types import Freshness
@@ -22,7 +22,7 @@ from gateway.fleet import Fleet, Replica
 from gateway.guards import Guards
 from gateway.histogram import DURATION_BOUNDS_S, TTFT_BOUNDS_S, Histogram
 from gateway.models import resolve
-from gateway.request import Intent, Outcome, Prompt, Usage
+from gateway.request import Intent, Outcome, Prompt, Ticket, Usage
 from radix.index import GuessId
 from radix.match import EMPTY, Match
 from radix.namespace import Namespace
@@ -81,12 +81,13 @@ class FleetPlacer:
         self.guards = guards or Guards(fleet, Resilience())
         self._choosable = Choosable(fleet, self.guards)
 
-    def place(self, intent: Intent, prompt: Prompt, request_id: str) -> FleetTicket:
+    def place(self, intent: Intent, prompt: Prompt, request_id: str, *, beside: Ticket | None = None) -> FleetTicket:
         """Match, choose, reserve. Raises NoReplica, NoRoom, or Refusal 404 for a model nobody serves."""
         now = self.clock()
         self.due.run(now)
         model, namespace = resolve(self.fleet, intent)
-        ticket = FleetTicket(self, intent, prompt, model, namespace, request_id, now)
+        elsewhere = () if beside is None else beside.replica.holders
+        ticket = FleetTicket(self, intent, prompt, model, namespace, request_id, now, elsewhere)
         if prompt.tokens is None:
             self.counts.no_tokens[prompt.no_tokens_reason or "unknown"] += 1
         return ticket
@@ -107,6 +108,7 @@ class FleetTicket:
         "_holder",
         "_intent",
         "_judged",
+        "_may_wait",
         "_model",
         "_namespace",
         "_on_trial",
@@ -136,7 +138,9 @@ class FleetTicket:
         namespace: Namespace,
         request_id: str,
         now: float,
+        elsewhere: Sequence[int],
     ) -> None:
+        """elsewhere: holders that are not to be chosen."""
         self.request_id = request_id
         self.policy = placer.policy.name
         self.attempts = 0
@@ -148,7 +152,8 @@ class FleetTicket:
         self._namespace = namespace
         self._started_at = now
         # Those that can not answer it count as tried: what a request names is kept by one replica only.
-        self._tried: set[int] = set() if intent.pin is None else placer.fleet.holders_beside(intent.pin)
+        self._tried: set[int] = set(elsewhere) if intent.pin is None else placer.fleet.holders_beside(intent.pin)
+        self._may_wait = intent.pin is None
         self._closed = False
         self._judged = False  # what this attempt says of its replica has been told
         self._holder = -1
@@ -225,7 +230,8 @@ class FleetTicket:
                 placer.fleet.refresh(self.replica)
         if self._first_byte_at is not None and self._intent.stream:
             placer.counts.ttft.observe(self._first_byte_at - self._started_at)
-        placer.counts.duration.observe(now - self._started_at)
+        if outcome is not Outcome.HEDGED:  # its other copy tells
+            placer.counts.duration.observe(now - self._started_at)
         placer.receipts.append(self._receipt(outcome, usage, now))
 
     def _enter(self, now: float) -> None:
@@ -243,8 +249,8 @@ class FleetTicket:
         self._guess: GuessId | None = None
         self._prefilled = False
         self._placed_at = now
-        # Once in, a request does not wait again: what its replica failed at goes on where it can, at once.
-        decision = placer.choose(request, self._model, self._tried, now, waits=not self._tried)
+        decision = placer.choose(request, self._model, self._tried, now, waits=self._may_wait)
+        self._may_wait = False  # once in, it does not wait again: what one replica failed at goes on at once where it can
         holder = decision.holder
         self.decision = decision
         self.attempts += 1

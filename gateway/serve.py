@@ -34,10 +34,12 @@ from gateway.control.app import ControlPlane
 from gateway.errors import ConfigError
 from gateway.fleet import Address, Fleet, Replica
 from gateway.followed import Knowledge
+from gateway.guards import Guards
 from gateway.health import HealthMonitor
+from gateway.lag import LagTicker
 from gateway.place import FleetPlacer
 from gateway.plane import DataPlane
-from gateway.request import TrafficCounts
+from gateway.request import Outcome, TrafficCounts
 from gateway.tls import Certificates, Swapped, uses_files
 from gateway.tokenize.cached import CachedTokenizer
 from gateway.tokenize.folder import model_folder
@@ -98,19 +100,35 @@ class Gateway:
             guess_ttl_s=settings.guess_ttl_s,
             receipts=settings.receipts,
             on_fault=self.fault,
+            guards=Guards(self.fleet, settings.resilience),
             on_answered=self.views.answered,
         )
         self.tokenizer: CachedTokenizer | None = None
         keys = Keys.load(Path(settings.api_keys_file)) if settings.api_keys_file else None
-        self.plane = DataPlane(settings, self.placer, lambda: self.tokenizer, keys, self.traffic, models=self.fleet.cards)
+        self.plane = DataPlane(
+            settings,
+            self.placer,
+            lambda: self.tokenizer,
+            keys,
+            self.traffic,
+            models=self.fleet.cards,
+            ttft=self.placer.counts.ttft,
+        )
+        self.fleet.most_requests = settings.admission.rank_requests
+        self.fleet.most_queued_tokens = settings.admission.rank_tokens
+        self.fleet.on_change = self.plane.desk.wake
+        self.fleet.on_joined = lambda replica: self.placer.guards.joined(replica, self.placer.clock())
         admin = Admin(
             os.environ.get("TRUNKLINE_ADMIN_TOKEN"), settings.admin_networks, add=self.add_replica, remove=self.remove_replica
         )
-        self.control = ControlPlane(self.placer, self.traffic, self.views, admin, self._tokenizer_state, lambda: self.tokenizer)
+        self.control = ControlPlane(
+            self.placer, self.traffic, self.views, admin, self._tokenizer_state, lambda: self.tokenizer, lambda: self.plane
+        )
         self.certificates = Certificates()
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
         self._health: HealthMonitor | None = None
+        self._lag: LagTicker | None = None
         self._runner: web.AppRunner | None = None
 
     async def start(self, *, serves: bool = True, share_port: bool = False) -> tuple[int, int]:
@@ -120,6 +138,7 @@ class Gateway:
         """
         listen = self.settings.listen
         self._session = aiohttp.ClientSession()
+        self._lag = LagTicker(self.plane.desk.note_lag)
         self._health = HealthMonitor(
             self.fleet,
             self.settings.health,
@@ -128,6 +147,8 @@ class Gateway:
             on_down=self._suspect,
             on_asleep=self._emptied,
             unheard=self.views.unheard,
+            late_s=self._lag.late_s,
+            progress=self._progress,
         )
         for replica in self.settings.replicas:
             await self.add_replica(replica, Address.parse(replica.url))
@@ -198,6 +219,8 @@ class Gateway:
             await self._runner.cleanup()
         if self._session:
             await self._session.close()
+        if self._lag:
+            self._lag.stop()
 
     async def add_replica(self, settings: ReplicaSettings, address: Address) -> str:
         """Add one replica and start watching it; returns its name."""
@@ -219,8 +242,13 @@ class Gateway:
         await self._health.unwatch(replica)
         await self.views.unfollow(replica)
         self.fleet.remove(name)
+        self.placer.guards.forget(replica)
         self.plane.forget(name)
         return True
+
+    def _progress(self, replica: Replica) -> int:
+        """Of the answers of one replica: those that come, and those that came."""
+        return self.plane.progress(replica) + self.placer.counts.outcomes[replica.name, Outcome.OK.value]
 
     def _tokenizer_state(self) -> str:
         if self.tokenizer is not None:
@@ -276,6 +304,7 @@ class Gateway:
             await asyncio.sleep(_TIDY_INTERVAL_S)
             now = self.placer.clock()
             self.placer.due.run(now)
+            self.placer.guards.tick(now)
             self.index.expire(now)
             self.views.refresh()
             for replica in self.fleet.replicas.values():

@@ -16,6 +16,7 @@ from gateway.admission.line import Line, Waiting
 from gateway.admission.shed import Shedder
 from gateway.config import Admission
 from gateway.errors import Refusal
+from gateway.lag import LagMeter
 from gateway.refusals import crowded_out, line_timeout
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Desk:
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
         self.shedder = Shedder(settings.shed_lag_s)
+        self.lag_s = 0.0
 
     @property
     def waiting(self) -> int:
@@ -94,6 +96,12 @@ class Desk:
         if self._lines and not self._woken:
             self._woken = True
             asyncio.get_running_loop().call_soon(self._serve)
+
+    def note_lag(self, meter: LagMeter) -> None:
+        """The loop's meter ticked: while it stays late, less urgent requests are refused."""
+        self.lag_s = meter.last_s
+        if self.shedder.look(meter.steady_s, meter.last_s):
+            log.warning("overload lag_s=%.2f least_priority=%s", meter.last_s, self.shedder.least)
 
     def close(self) -> None:
         """Nobody is let through any more."""
