@@ -212,7 +212,7 @@ class HealthMonitor:
         """An engine that sleeps has dropped its cache, and its stream says so only once it works again (FC-11)."""
         try:
             status, answer = await self._get(replica, "/is_sleeping")
-        except (ValueError, aiohttp.ClientError, TimeoutError):
+        except (BadAnswer, aiohttp.ClientError, TimeoutError):
             return  # whether it lives is the business of /health
         told = answer.get("is_sleeping") if status == 200 and isinstance(answer, dict) else None
         watch.tells_sleep = isinstance(told, bool)
@@ -275,7 +275,7 @@ class HealthMonitor:
         """Tokens per block of TensorRT-LLM; 0 where it does not say. Its `/metrics` would lose what others read there."""
         try:
             _, text = await self._fetch(replica, "/prometheus/metrics")
-        except (ValueError, aiohttp.ClientError, TimeoutError):  # it is a nicety, and may be large
+        except (BadAnswer, aiohttp.ClientError, TimeoutError):  # it is a nicety, and may be large
             return 0
         found = _BLOCK_TOKENS_METRIC.search(text)
         return int(found[1]) if found else 0

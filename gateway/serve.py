@@ -39,6 +39,7 @@ from gateway.health import HealthMonitor
 from gateway.lag import LagTicker
 from gateway.place import FleetPlacer
 from gateway.plane import DataPlane
+from gateway.protect import protect
 from gateway.request import Outcome, TrafficCounts
 from gateway.tls import Certificates, Swapped, uses_files
 from gateway.tokenize.cached import CachedTokenizer
@@ -114,10 +115,7 @@ class Gateway:
             models=self.fleet.cards,
             ttft=self.placer.counts.ttft,
         )
-        self.fleet.most_requests = settings.admission.rank_requests
-        self.fleet.most_queued_tokens = settings.admission.rank_tokens
-        self.fleet.on_change = self.plane.desk.wake
-        self.fleet.on_joined = lambda replica: self.placer.guards.joined(replica, self.placer.clock())
+        protect(self.fleet, self.placer, self.plane, settings.admission)
         admin = Admin(
             os.environ.get("TRUNKLINE_ADMIN_TOKEN"), settings.admin_networks, add=self.add_replica, remove=self.remove_replica
         )

@@ -10,6 +10,8 @@ from enum import Enum
 
 import aiohttp
 
+from gateway.errors import GatewayError
+
 STARVED_SHARE = 0.25  # of the time a check may take: a loop that stood still for longer can not blame the replica
 
 
@@ -28,7 +30,7 @@ class Failure(Enum):
         return self is not Failure.TIMEOUT
 
 
-class BadAnswer(ValueError):
+class BadAnswer(GatewayError):
     """A page answered, but not with what it has to."""
 
 
