@@ -62,7 +62,8 @@ def test_higher_priority_pushes_out_the_lowest_and_newest() -> None:
 )
 def test_the_line_never_exceeds_its_bounds(arrivals: list[tuple[str, int, int, int]]) -> None:
     """FC-52: whatever comes and goes, and nobody is pushed out for one of lower priority."""
-    crowd, members = Crowd(8, 200), []
+    crowd = Crowd(8, 200)
+    members: list[Waiting] = []
     for key, priority, tokens, leaver in arrivals:
         arriving = Waiting(key, priority, tokens)
         out = [waiting for waiting, _ in crowd.make_room(arriving)]
