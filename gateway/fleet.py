@@ -226,6 +226,7 @@ class Fleet:
         for holder in replica.holders:
             self._close_slot(holder)
         self._names_changed()
+        self.on_change()
 
     def refresh(self, replica: Replica) -> None:
         """Copy what the replica is into the view; after every change of its health, rates or view."""

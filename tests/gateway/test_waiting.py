@@ -189,6 +189,18 @@ async def test_those_who_wait_are_told_when_the_last_replica_goes_and_served_whe
         gate.open()
 
 
+async def test_those_who_wait_for_a_replica_that_is_removed_are_told() -> None:
+    gate = Gate()
+    async with FakeEngine(gate) as engine, fleet_plane([engine.port], given=tight()) as it, AsyncExitStack() as stack:
+        await ask(stack, it)
+        await it.until(lambda: len(engine.calls) == 1)
+        told = await ask(stack, it)
+        await it.until(lambda: it.plane.desk.waiting == 1)
+        it.fleet.remove("r0")
+        assert (await told.answer(within_s=WAITS)).status == 503
+        gate.open()
+
+
 async def test_a_gateway_that_drains_lets_nobody_wait_beyond_its_limit() -> None:
     """FC-57."""
     gate = Gate()
