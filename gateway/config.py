@@ -16,6 +16,7 @@ from gateway.errors import ConfigError
 
 Positive = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]  # seconds, to a year; infinite is no time at all
 PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Workers = Annotated[int, msgspec.Meta(ge=1, le=256)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,200}$")]  # stands in header fields, logs and metrics
@@ -147,6 +148,74 @@ class Health(_Settings, frozen=True):
     successes: PositiveInt = 1
 
 
+class Breaker(_Settings, frozen=True):
+    """A replica that fails requests in a row gets none for open_s, then one on trial; open_s doubles each time that fails."""
+
+    failures: PositiveInt = 5
+    open_s: Positive = 1.0
+    open_most_s: Positive = 60.0
+
+
+class Outliers(_Settings, frozen=True):
+    """A replica far worse than the others of its models over window_s gets nothing for eject_s, longer each time in a row.
+
+    failure_share: of its requests. times: the others' median time to first byte per uncached token. share: of replicas, at most;
+    at least one, never the last.
+    """
+
+    enabled: bool = True
+    window_s: Positive = 30.0
+    least_requests: PositiveInt = 20
+    failure_share: Share = 0.5
+    times: Annotated[float, msgspec.Meta(gt=1)] = 10.0
+    eject_s: Positive = 15.0
+    eject_most_s: Positive = 300.0
+    share: Share = 0.34
+
+
+class Retries(_Settings, frozen=True):
+    """Requests sent to another replica: a share of all requests, and a few per second in any case."""
+
+    share: Share = 0.2
+    floor_per_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+
+
+class Hedge(_Settings, frozen=True):
+    """A second copy of a request that got no byte in time, to another replica; the first answer counts. Off by default.
+
+    after_s: this long after it was sent. quantile: after so many of all streams had their first byte, once 100 have been seen.
+    """
+
+    after_s: Positive | None = None
+    quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
+
+
+class Resilience(_Settings, frozen=True):
+    """What is done about replicas in trouble. slow_start_s: over which one that joins comes to its full share; None: at once."""
+
+    breaker: Breaker = Breaker()
+    outliers: Outliers = Outliers()
+    retries: Retries = Retries()
+    hedge: Hedge = Hedge()
+    slow_start_s: Positive | None = 10.0
+
+
+class Admission(_Settings, frozen=True):
+    """How much a replica's rank is given at a time, and who waits where none has room. Far above what an engine runs at once.
+
+    rank_requests: open ones. rank_tokens: uncached prompt tokens not yet prefilled; a rank below it takes any one prompt more.
+    waiting_*: of the line, the arriving request included; each worker has its share. shed_lag_s: of our own loop, above which
+    lower priorities are refused; None: never.
+    """
+
+    rank_requests: PositiveInt = 1024
+    rank_tokens: PositiveInt = 1_000_000
+    waiting_requests: PositiveInt = 1024
+    waiting_tokens: PositiveInt = 8_000_000
+    wait_s: Positive = 30.0
+    shed_lag_s: Positive | None = 0.5
+
+
 class RedisSettings(_Settings, frozen=True):
     """Where relays write. url: redis://, rediss:// or unix://, with user and password where they are needed."""
 
@@ -192,6 +261,8 @@ class Settings(_Settings, frozen=True):
     pass_through: tuple[str, ...] = PASS_THROUGH  # further paths that engines get; one that ends in / stands for all below it
     limits: Limits = Limits()
     health: Health = Health()
+    resilience: Resilience = Resilience()
+    admission: Admission = Admission()
     log_level: LogLevel = "info"
 
 

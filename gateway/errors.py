@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -51,6 +52,14 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+
+class NoRoom(GatewayError):
+    """Replicas could take the request, and each has as much as it may be given. must_wait: whether that is still so."""
+
+    def __init__(self, must_wait: Callable[[], bool]) -> None:
+        super().__init__("no replica has room")
+        self.must_wait = must_wait
 
 
 @dataclass(eq=False)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -79,7 +80,8 @@ class Replica:
 
     models: the names it serves, learned from its /v1/models (empty until then). cards: what it says of them. healthy,
     last_error: set by `health`.
-    draining: gets no new request. holders: its numbers in the index, by rank.
+    draining: gets no new request. ejected: why it gets none for a while, though it passes its checks; set by `guards`. on_trial:
+    its next request decides whether it stays. holders: its numbers in the index, by rank.
     """
 
     name: str
@@ -90,7 +92,10 @@ class Replica:
     cards: tuple[Card, ...] = ()
     healthy: bool = True
     draining: bool = False
+    ejected: str | None = None
+    on_trial: bool = False
     last_error: str | None = None  # why the last check failed; None while they pass
+    down: str | None = None  # the kind of failure it was given up for, a value of `verdict.Failure`
     holders: list[int] = field(default_factory=list)
     tls: EngineTls | None = None
     ids: IdsProof = field(default_factory=IdsProof)
@@ -104,7 +109,7 @@ class Replica:
     @property
     def eligible(self) -> bool:
         """May be chosen for a new request."""
-        return self.healthy and not self.draining
+        return self.healthy and not self.draining and self.ejected is None
 
 
 class Load(NamedTuple):
@@ -127,6 +132,10 @@ class Fleet:
         self.replicas: dict[str, Replica] = {}
         self.by_holder: dict[int, tuple[Replica, int]] = {}
         self.view = FleetView()
+        self.full: set[int] = set()  # holders that have as much as they may be given at a time
+        self.most_requests = self.most_queued_tokens = sys.maxsize  # per holder
+        self.on_change: Callable[[], None] = lambda: None  # a holder has room again, or a replica came or went
+        self.on_joined: Callable[[Replica], None] = lambda replica: None  # a replica may be chosen that could not be before
         self._elsewhere: dict[int, Load] = {}  # by other workers; part of what the view says
         self._serving: dict[str, frozenset[int] | None] = {}
         self._canonical: dict[str, str] = {}  # served name -> the base model of the replica that serves it
@@ -217,10 +226,15 @@ class Fleet:
         for holder in replica.holders:
             self._close_slot(holder)
         self._names_changed()
+        self.on_change()
 
     def refresh(self, replica: Replica) -> None:
         """Copy what the replica is into the view; after every change of its health, rates or view."""
         view = self.view
+        if replica.holders and bool(view.eligible[replica.holders[0]]) is not replica.eligible:
+            if replica.eligible:
+                self.on_joined(replica)
+            self.on_change()
         for holder in replica.holders:
             rate = self.rates.prefill_rate(holder)
             view.eligible[holder] = replica.eligible
@@ -238,6 +252,16 @@ class Fleet:
         view.decode_load[holder] += decoding
         view.wait_s[holder] = view.queued_tokens[holder] / view.prefill_rate[holder]
         view.drag_s[holder] = self.rates.drag_s(holder, view.decode_load[holder])
+        full = view.in_flight[holder] >= self.most_requests or view.queued_tokens[holder] >= self.most_queued_tokens
+        if full is not (holder in self.full):
+            self._turned(holder, full)
+
+    def _turned(self, holder: int, full: bool) -> None:
+        if full:
+            self.full.add(holder)
+        else:
+            self.full.discard(holder)
+            self.on_change()
 
     def own_load(self, holder: int) -> Load:
         """The load of one holder that comes from this process."""
@@ -270,6 +294,7 @@ class Fleet:
         del self.by_holder[holder]
         self._elsewhere.pop(holder, None)
         self.view.eligible[holder] = False
+        self.full.discard(holder)
         self._index.drop(holder)
 
     def _open_slot(self, holder: int, replica: Replica, rank: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from gateway.admission.desk import Desk
 from gateway.apis.stored import NamingRelay, StoredResponses
 from gateway.apis.table import API
 from gateway.config import Settings
@@ -16,6 +17,7 @@ from gateway.http1.parse import RequestHead
 from gateway.http1.pool import Pools
 from gateway.prompt import Prompts
 from gateway.request import Intent, Kind, Placer, TrafficCounts
+from gateway.retries import RetryBudget
 from gateway.stream import Relay
 
 _MOST_SOUGHT = 64  # replicas asked for something that one of them keeps
@@ -23,6 +25,16 @@ _MOST_SOUGHT = 64  # replicas asked for something that one of them keeps
 
 class Open(Protocol):
     """An exchange as the plane sees it."""
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """(attempts, pieces of the answer so far)."""
+        ...
+
+    @property
+    def replica(self) -> Replica | None:
+        """Whose answer it waits for or relays."""
+        ...
 
     def stop(self) -> None:
         """End now, with a word to the client."""
@@ -40,6 +52,9 @@ class Floor:
     counts: TrafficCounts
     internal_error: Callable[[Exception], None]
     all_ended: Callable[[], None]
+    desk: Desk
+    retries: RetryBudget
+    hedge_after_s: Callable[[], float] | None = None  # None: never
     exchanges: set[Open] = field(default_factory=set)
     stored: StoredResponses = field(default_factory=StoredResponses)
 

@@ -1,26 +1,23 @@
-"""One exchange: place a request, send it, try again while nothing was answered, relay the answer, and end exactly once.
+"""One exchange from the first byte of its answer on: relay it, and end exactly once.
 
-Before the first byte a failure can be repaired: a stale connection is replaced, a dead or full engine is left for another. After
-it nothing may be sent twice (FC-43).
+What comes before that byte, where a failure can be repaired, is in `attempts.py`. After it nothing may be sent twice (FC-43).
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 
-from gateway.errors import NoReplica, Refusal
+from gateway.attempts import Attempts
+from gateway.errors import Refusal
+from gateway.fleet import Replica
 from gateway.floor import Floor
 from gateway.http1.answer import AnswerHead, Body
 from gateway.http1.chunked import FramingError
 from gateway.http1.client_side import ClientConnection
-from gateway.http1.engine_side import EngineConnection
 from gateway.http1.parse import RequestHead
-from gateway.outgoing import outgoing, own_fields
-from gateway.quota import Permit
-from gateway.refusals import bad_answer, engine_timeout, internal, shutting_down, stream_cut, unavailable, unreachable
-from gateway.request import Intent, Outcome, Prompt, Ticket
+from gateway.outgoing import own_fields
+from gateway.refusals import bad_answer, engine_timeout, internal, shutting_down, stream_cut
+from gateway.request import Intent, Outcome
 from gateway.stream import Relay
 
 log = logging.getLogger(__name__)
@@ -29,177 +26,36 @@ _FULL = (429, 503)  # an engine's polite 'not now'
 _LEFT_STATUS, _CUT_STATUS = 499, 599  # for our counters only
 
 
-class Exchange:
+class Exchange(Attempts):
     """One request from its last body byte to the end of its answer."""
 
-    __slots__ = (
-        "_asked_usage",
-        "_body",
-        "_client",
-        "_close_after",
-        "_connection",
-        "_ended",
-        "_first_byte",
-        "_floor",
-        "_head",
-        "_intent",
-        "_keep_engine",
-        "_prompt",
-        "_relay",
-        "_request_id",
-        "_reused",
-        "_route",
-        "_sent_bytes",
-        "_started",
-        "_status",
-        "_thinking",
-        "_ticket",
-        "_tries",
-        "permit",
-    )
+    __slots__ = ("_close_after", "_first_byte", "_keep_engine", "_relay", "_route", "_sent_bytes", "_status")
 
     def __init__(
         self, floor: Floor, client: ClientConnection, head: RequestHead, route: str, body: bytes, intent: Intent, request_id: str
     ) -> None:
-        self._floor = floor
-        self._client = client
-        self._head = head
+        super().__init__(floor, client, head, body, intent, request_id)
         self._route = route
-        self._body = body
-        self._intent = intent
-        self._request_id = request_id
-        self._prompt: Prompt | None = None
-        self._thinking: asyncio.Future[Prompt] | None = None
-        self._ticket: Ticket | None = None
-        self._connection: EngineConnection | None = None
-        self._reused = False
-        self._tries = 1
         self._relay: Relay | None = None
         self._status = 0
-        self._started = False  # something of the answer went to the client
         self._first_byte = False
         self._keep_engine = False
         self._close_after = False
-        self._asked_usage = False
         self._sent_bytes = 0
-        self._ended = False
-        self.permit: Permit | None = None  # under the limits of the client's key
-
-    def start(self) -> None:
-        """Tokenize, place, send."""
-        self._floor.exchanges.add(self)
-        prompt = self._floor.prompts.of(self._intent, self._body, self._tokens_ready)
-        if isinstance(prompt, Prompt):
-            self._place(prompt)
-        else:
-            self._thinking = prompt
-
-    # --- until the request is sent ---
-
-    def _tokens_ready(self, prompt: Prompt) -> None:
-        self._thinking = None
-        if self._ended:
-            return
-        try:
-            self._place(prompt)
-        except Exception as error:
-            self.failed_inside(error)
-
-    def _place(self, prompt: Prompt) -> None:
-        self._prompt = prompt
-        try:
-            if self.permit is not None:
-                self.permit.charge(prompt, len(self._body), time.monotonic())
-            self._ticket = self._floor.placer.place(self._intent, prompt, self._request_id)
-        except Refusal as refusal:
-            self._refuse(refusal, Outcome.REFUSED)
-        except NoReplica as error:
-            self._refuse(unavailable(str(error), error.retry_after_s), Outcome.REFUSED)
-        else:
-            self._send()
-
-    def _send(self, *, fresh: bool = False) -> None:
-        assert self._ticket is not None
-        pool = self._floor.pools.of(self._ticket.replica)
-        connection = None if fresh else pool.take()
-        self._reused = connection is not None
-        if connection is None:
-            pool.open(self)
-        else:
-            self._write_request(connection)
-
-    def connected(self, connection: EngineConnection) -> bool:
-        """The new connection is there; False when the client has gone meanwhile (FC-50)."""
-        if self._ended:
-            return False
-        try:
-            self._write_request(connection)
-        except Exception as error:
-            self.failed_inside(error)
-        return True
-
-    def connect_failed(self, error: Exception) -> None:
-        """The replica can not be reached."""
-        if self._ended:
-            return
-        try:
-            self._try_elsewhere(f"connect: {type(error).__name__}")
-        except Exception as inner:
-            self.failed_inside(inner)
-
-    def _write_request(self, connection: EngineConnection) -> None:
-        assert self._ticket is not None
-        assert self._prompt is not None
-        floor, replica = self._floor, self._ticket.replica
-        pool = floor.pools.of(replica)
-        intent, prompt, rank = self._intent, self._prompt, self._ticket.rank
-        request = outgoing(floor.settings, replica, pool, self._head, self._body, intent, prompt, self._request_id, rank)
-        self._asked_usage = request.asked_usage
-        if request.with_tokens:
-            floor.counts.count_tokens_sent(replica.dialect.name)
-        self._connection = connection
-        if self._client.write_paused:  # a pause may have come while no engine was attached
-            connection.pause()
-        try:
-            connection.send(self, request.head, request.body, request.abort)
-        except RuntimeError:  # closed in this very turn of the loop
-            self.engine_closed(clean=False)
-
-    # --- another try, before the first byte ---
-
-    def _try_elsewhere(self, reason: str) -> None:
-        """The engine failed before it answered anything: count that against it, and go on to the next."""
-        assert self._ticket is not None
-        log.warning("engine failed replica=%s request=%s reason=%s", self._ticket.replica.name, self._request_id, reason)
-        self._detach(keep=False)
-        if not self._moved(fault=True):
-            self._refuse(unreachable(), Outcome.ENGINE_ERROR)
-
-    def _moved(self, *, fault: bool) -> bool:
-        assert self._ticket is not None
-        if self._tries >= self._floor.attempts(self._intent):
-            return False
-        try:
-            self._ticket.move(fault=fault)
-        except NoReplica:
-            return False
-        self._tries += 1
-        self._floor.counts.retries += 1
-        self._detach(keep=self._keep_engine)
-        self._send()
-        return True
 
     # --- the answer ---
 
     def answer_head(self, head: AnswerHead, length: int, rest: bytes) -> None:
         """The engine begins to answer; nothing has been said to the client yet."""
+        assert self._ticket is not None
+        self._ticket.answered(head.status)
         # A refusal that came whole leaves its connection usable.
-        self._keep_engine = head.keep_alive and head.body is Body.LENGTH and len(rest) == length
-        if (head.status in _FULL or (head.status == 404 and self._intent.seeks)) and self._moved(fault=False):
+        whole = head.keep_alive and head.body is Body.LENGTH and len(rest) == length
+        if (head.status in _FULL or (head.status == 404 and self._intent.seeks)) and self._moved(fault=False, keep=whole):
             return
+        self._hedge_over()
         self._keep_engine = head.keep_alive
         client = self._client
-        assert self._ticket is not None
         replica, drop_usage = self._ticket.replica, self._asked_usage
         relay = self._floor.relay(self._intent.kind, self._head, head, length, replica, drop_usage=drop_usage)
         first = relay.feed(rest)
@@ -299,11 +155,18 @@ class Exchange:
     @property
     def progress(self) -> tuple[int, int]:
         """Changes whenever the engine shows life."""
-        return self._tries, self._relay.chunks if self._relay is not None else 0
+        return 0 if self._in_line else self._tries, self._relay.chunks if self._relay is not None else 0
+
+    @property
+    def replica(self) -> Replica | None:
+        """Whose answer it waits for or relays; None before it was placed."""
+        return self._ticket.replica if self._ticket is not None else None
 
     def silence_limit_s(self) -> float | None:
         """Before the first byte the engine computes the prompt; after it, bytes come steadily (FC-46)."""
         limits = self._floor.settings.limits
+        if self._in_line:  # the line has a limit of its own
+            return None
         return limits.silence_s if self._first_byte else limits.first_byte_s
 
     # --- the ends ---
@@ -370,6 +233,10 @@ class Exchange:
             self._client.reset()
         self._client.close()
 
+    @property
+    def _answer_whole(self) -> bool:
+        return self._relay is not None and self._relay.finished
+
     def _refuse(self, refusal: Refusal, outcome: Outcome) -> None:
         if self._end(outcome, None, refused=refusal.status):
             self._client.refuse(refusal, self._own_fields())
@@ -384,6 +251,9 @@ class Exchange:
         self._body = b""
         if self._thinking is not None:
             self._thinking.cancel()
+        if self._in_line:
+            self._floor.desk.leave(self)
+        self._hedge_over()
         self._detach(keep=keep_engine)
         relay = self._relay
         chunks = relay.chunks if relay is not None and self._intent.stream else 0
@@ -394,8 +264,3 @@ class Exchange:
         if self._ticket is not None:
             self._ticket.close(outcome, usage)
         return True
-
-    def _detach(self, *, keep: bool) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.release(keep=keep, whole=self._relay is not None and self._relay.finished)

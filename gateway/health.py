@@ -1,7 +1,8 @@
 """Is a replica there, what does it serve, what does it speak: asked over HTTP, one task per replica.
 
 Going down takes several failures in a row, coming back several successes; a fault seen by traffic only wakes the next check
-early. Open streams are never cut by a change here, and load is never touched (FC-25).
+early. Which failures count, and which of them end what the replica held, `verdict.py` says. Open streams are never cut by a
+change here, and load is never touched (FC-25).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gateway.config import Health, ReplicaSettings
 from gateway.dialects import dialect_named
 from gateway.fleet import Fleet, Replica
 from gateway.tls import reason_of
+from gateway.verdict import BadAnswer, Failure, counts, failure_of
 
 log = logging.getLogger(__name__)
 
@@ -62,19 +64,22 @@ class _Watch:
     settings: ReplicaSettings
     task: asyncio.Task[None] | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    mark: int | None = None  # how far its answers were early in this check
     failures: int = 0
     successes: int = 0
     read_at: float = 0.0
     tells_sleep: bool = False  # it has the page that says so
     asleep: bool = False
+    keeps_view: bool = False  # it is down because it is late: its process may be the one we know
 
 
 class HealthMonitor:
     """Checks every replica.
 
     on_up gets the facts each time a replica comes (back), and again now and then while it is up: sooner when it is `unheard`,
-    that is, a stream of its events has no connection. on_down is called when it is given up, on_asleep at each check at which it
-    says that it sleeps.
+    that is, a stream of its events has no connection. on_down is called when it is given up with all it held, on_asleep at each
+    check at which it says that it sleeps. late_s: how long our own loop did not turn since a time on its clock. progress: changes
+    while answers of a replica come.
     """
 
     def __init__(
@@ -87,6 +92,8 @@ class HealthMonitor:
         on_down: Callable[[Replica], None],
         on_asleep: Callable[[Replica], None] = lambda replica: None,
         unheard: Callable[[Replica], bool] = lambda replica: False,
+        late_s: Callable[[float], float] = lambda since: 0.0,
+        progress: Callable[[Replica], int] = lambda replica: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._fleet = fleet
@@ -96,6 +103,8 @@ class HealthMonitor:
         self._on_down = on_down
         self._on_asleep = on_asleep
         self._unheard = unheard
+        self._late_s = late_s
+        self._progress = progress
         self._clock = clock
         self._watches: dict[str, _Watch] = {}
 
@@ -126,25 +135,42 @@ class HealthMonitor:
         self._watches.clear()
 
     async def _run(self, replica: Replica, watch: _Watch) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             pause_s = self._settings.interval_s
+            began_at = loop.time()
+            watch.mark = None
+            timer = loop.call_later(self._settings.timeout_s / 4, self._set_mark, replica, watch)
             try:
-                await self._check(replica, watch)
+                await self._check(replica)
                 await self._passed(replica, watch)
             except Exception as error:  # whatever a replica answers, its checks go on
-                self._failed(replica, watch, error)
-                if isinstance(error, aiohttp.ClientConnectorError) and replica.healthy:
+                failure = failure_of(error)
+                if self._speaks_against(replica, watch, failure, began_at):
+                    self._failed(replica, watch, failure, error)
+                else:
+                    replica.last_error = f"{_short(error, replica)}; it works, or this process stood still"
+                if failure is Failure.REFUSED and replica.healthy:
                     pause_s = min(pause_s, _REFUSED_RETRY_S)
+            timer.cancel()
             watch.wake.clear()
             try:
                 await asyncio.wait_for(watch.wake.wait(), pause_s)
             except TimeoutError:
                 pass
 
-    async def _check(self, replica: Replica, watch: _Watch) -> None:
+    def _set_mark(self, replica: Replica, watch: _Watch) -> None:
+        """Only a check that takes long costs the count."""
+        watch.mark = self._progress(replica)
+
+    def _speaks_against(self, replica: Replica, watch: _Watch, failure: Failure, began_at: float) -> bool:
+        progressed = watch.mark is not None and watch.mark != self._progress(replica)
+        return counts(failure, timeout_s=self._settings.timeout_s, late_s=self._late_s(began_at), progressed=progressed)
+
+    async def _check(self, replica: Replica) -> None:
         status, _ = await self._get(replica, "/health")
         if status >= 500:
-            raise ValueError(f"/health answered {status}")
+            raise BadAnswer(f"/health answered {status}")
 
     async def _passed(self, replica: Replica, watch: _Watch) -> None:
         watch.failures = 0
@@ -161,7 +187,8 @@ class HealthMonitor:
                 await self._look_asleep(replica, watch)
             return
         facts = await self._learn(replica, watch)
-        replica.healthy = True
+        replica.healthy, replica.down = True, None
+        watch.keeps_view = False
         self._fleet.refresh(replica)
         log.info("replica up replica=%s models=%s dialect=%s", replica.name, ",".join(facts.models) or "?", facts.dialect)
 
@@ -185,7 +212,7 @@ class HealthMonitor:
         """An engine that sleeps has dropped its cache, and its stream says so only once it works again (FC-11)."""
         try:
             status, answer = await self._get(replica, "/is_sleeping")
-        except (ValueError, aiohttp.ClientError, TimeoutError):
+        except (BadAnswer, aiohttp.ClientError, TimeoutError):
             return  # whether it lives is the business of /health
         told = answer.get("is_sleeping") if status == 200 and isinstance(answer, dict) else None
         watch.tells_sleep = isinstance(told, bool)
@@ -195,18 +222,31 @@ class HealthMonitor:
             watch.asleep = told is True
             log.info("replica sleep replica=%s asleep=%s", replica.name, watch.asleep)
 
-    def _failed(self, replica: Replica, watch: _Watch, error: Exception) -> None:
+    def _failed(self, replica: Replica, watch: _Watch, failure: Failure, error: Exception) -> None:
         watch.successes = 0
         watch.failures += 1
         replica.last_error = _short(error, replica)
-        if watch.failures == self._settings.failures and not replica.healthy:
+        if replica.healthy:
+            if watch.failures >= self._settings.failures:
+                self._give_up(replica, watch, failure, error)
+        elif watch.keeps_view and (failure.empties or self._unheard(replica)):
+            watch.keeps_view = False
+            replica.down = failure.value
+            self._on_down(replica)
+            log.warning("replica gone replica=%s error=%s", replica.name, _short(error, replica))
+        elif watch.failures == self._settings.failures:
             log.warning("replica not up replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error, replica))
-        if not replica.healthy or watch.failures < self._settings.failures:
-            return
-        replica.healthy = False
+
+    def _give_up(self, replica: Replica, watch: _Watch, failure: Failure, error: Exception) -> None:
+        replica.healthy, replica.down = False, failure.value
         self._fleet.refresh(replica)
-        self._on_down(replica)
-        log.warning("replica down replica=%s failures=%d error=%s", replica.name, watch.failures, _short(error, replica))
+        watch.keeps_view = not failure.empties and not self._unheard(replica)
+        if not watch.keeps_view:
+            self._on_down(replica)
+        kept = "kept" if watch.keeps_view else "dropped"
+        log.warning(
+            "replica down replica=%s failures=%d view=%s error=%s", replica.name, watch.failures, kept, _short(error, replica)
+        )
 
     async def _facts(self, replica: Replica, settings: ReplicaSettings) -> Facts:
         status, models = await self._told(replica, "/v1/models")
@@ -235,16 +275,16 @@ class HealthMonitor:
         """Tokens per block of TensorRT-LLM; 0 where it does not say. Its `/metrics` would lose what others read there."""
         try:
             _, text = await self._fetch(replica, "/prometheus/metrics")
-        except (ValueError, aiohttp.ClientError, TimeoutError):  # it is a nicety, and may be large
+        except (BadAnswer, aiohttp.ClientError, TimeoutError):  # it is a nicety, and may be large
             return 0
         found = _BLOCK_TOKENS_METRIC.search(text)
         return int(found[1]) if found else 0
 
     async def _told(self, replica: Replica, path: str) -> tuple[int, Any]:
-        """`_get` of a page of facts; raises ValueError where the answer is only that there is none now."""
+        """`_get` of a page of facts; raises BadAnswer where the answer is only that there is none now."""
         status, answer = await self._get(replica, path)
         if status == 429 or (status >= 500 and status != 501):
-            raise ValueError(f"{path} answered {status}")
+            raise BadAnswer(f"{path} answered {status}")
         return status, answer
 
     async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
@@ -269,7 +309,7 @@ class HealthMonitor:
             while piece := await response.content.read(_ANSWER_BYTES):  # as much as has come, which need not be all
                 body += piece
                 if len(body) > _ANSWER_BYTES:
-                    raise ValueError(f"{path} answered more than {_ANSWER_BYTES} bytes")
+                    raise BadAnswer(f"{path} answered more than {_ANSWER_BYTES} bytes")
             return response.status, bytes(body)
 
 

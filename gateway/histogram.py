@@ -23,6 +23,15 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def quantile(self, share: float) -> float:
+        """The bound below which that share of the values lies; the last bound where it lies above all."""
+        wanted, running = share * sum(self.counts), 0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            running += count
+            if running >= wanted:
+                return bound
+        return self.bounds[-1]
+
     def cumulative(self) -> list[tuple[str, float]]:
         """Buckets as Prometheus wants them: (upper bound, count of values up to it), '+Inf' last."""
         running = 0

@@ -6,23 +6,23 @@ the first byte, and gives everything back in `close`, which runs once however of
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from events.types import Freshness
-from gateway.cards import ANY_MODEL
+from gateway.choosable import Choosable
 from gateway.choose.prefix import prefix_hash
-from gateway.choose.types import Decision, FleetView, NoEligible, Policy, Receipt, RequestView
+from gateway.choose.types import Decision, Policy, Receipt, RequestView
+from gateway.config import Resilience
 from gateway.due import DueList
-from gateway.errors import NoReplica
 from gateway.fleet import Fleet, Replica
+from gateway.guards import Guards
 from gateway.histogram import DURATION_BOUNDS_S, TTFT_BOUNDS_S, Histogram
 from gateway.models import resolve
-from gateway.request import Intent, Outcome, Prompt, Usage
+from gateway.request import Intent, Outcome, Prompt, Ticket, Usage
 from radix.index import GuessId
 from radix.match import EMPTY, Match
 from radix.namespace import Namespace
@@ -65,6 +65,7 @@ class FleetPlacer:
         receipts: int,
         on_fault: Callable[[Replica], None] = lambda replica: None,
         on_answered: Callable[[int, int], None] = lambda holder, uncached_tokens: None,
+        guards: Guards | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.fleet = fleet
@@ -77,35 +78,23 @@ class FleetPlacer:
         self.on_answered = on_answered
         self.clock = clock
         self.due = DueList()
+        self.guards = guards or Guards(fleet, Resilience())
+        self._choosable = Choosable(fleet, self.guards)
 
-    def place(self, intent: Intent, prompt: Prompt, request_id: str) -> FleetTicket:
-        """Match, choose, reserve. Raises NoReplica, or Refusal 404 for a model nobody serves."""
+    def place(self, intent: Intent, prompt: Prompt, request_id: str, *, beside: Ticket | None = None) -> FleetTicket:
+        """Match, choose, reserve. Raises NoReplica, NoRoom, or Refusal 404 for a model nobody serves."""
         now = self.clock()
         self.due.run(now)
         model, namespace = resolve(self.fleet, intent)
+        elsewhere = () if beside is None else beside.replica.holders
+        ticket = FleetTicket(self, intent, prompt, model, namespace, request_id, now, elsewhere)
         if prompt.tokens is None:
             self.counts.no_tokens[prompt.no_tokens_reason or "unknown"] += 1
-        return FleetTicket(self, intent, prompt, model, namespace, request_id, now)
+        return ticket
 
-    def choose(self, request: RequestView, model: str, tried: set[int], now: float) -> Decision:
-        """The policy's answer among holders that serve the model and were not tried; raises NoReplica."""
-        try:
-            return self.policy.choose(request, self._view(model, tried), now)
-        except NoEligible:
-            raise NoReplica(None if model == ANY_MODEL else model) from None
-
-    def _view(self, model: str, tried: set[int]) -> FleetView:
-        """The fleet itself in the common case; a masked copy where not every holder may be chosen."""
-        serving = self.fleet.holders_serving(model)
-        view = self.fleet.view
-        if serving is None and not tried:
-            return view
-        masked = copy.copy(view)
-        masked.eligible = [
-            eligible and holder not in tried and (serving is None or holder in serving)
-            for holder, eligible in enumerate(view.eligible)
-        ]
-        return masked
+    def choose(self, request: RequestView, model: str, tried: set[int], now: float, *, waits: bool) -> Decision:
+        """The policy's answer among holders that serve the model and were not tried; raises NoReplica, or NoRoom if it waits."""
+        return self._choosable.choose(self.policy, request, model, tried, now, waits=waits)
 
 
 class FleetTicket:
@@ -118,8 +107,11 @@ class FleetTicket:
         "_guess",
         "_holder",
         "_intent",
+        "_judged",
+        "_may_wait",
         "_model",
         "_namespace",
+        "_on_trial",
         "_placed_at",
         "_placer",
         "_prefilled",
@@ -146,7 +138,9 @@ class FleetTicket:
         namespace: Namespace,
         request_id: str,
         now: float,
+        elsewhere: Sequence[int],
     ) -> None:
+        """elsewhere: holders that are not to be chosen."""
         self.request_id = request_id
         self.policy = placer.policy.name
         self.attempts = 0
@@ -158,8 +152,10 @@ class FleetTicket:
         self._namespace = namespace
         self._started_at = now
         # Those that can not answer it count as tried: what a request names is kept by one replica only.
-        self._tried: set[int] = set() if intent.pin is None else placer.fleet.holders_beside(intent.pin)
+        self._tried: set[int] = set(elsewhere) if intent.pin is None else placer.fleet.holders_beside(intent.pin)
+        self._may_wait = intent.pin is None
         self._closed = False
+        self._judged = False  # what this attempt says of its replica has been told
         self._holder = -1
         self._first_byte_at: float | None = None
         self._enter(now)
@@ -172,8 +168,29 @@ class FleetTicket:
         self._tried.update(replica.holders if self._intent.seeks else (self._holder,))
         self._leave(withdraw=True)
         if fault:
+            self._judge_failed()
             self._placer.on_fault(replica)
         self._enter(now)
+
+    def answered(self, status: int) -> None:
+        """See `Ticket.answered`."""
+        if not self._judged:
+            self._judged = True
+            self._placer.guards.answered(self.replica, status, self._placer.clock())
+
+    def _judge_failed(self) -> None:
+        if not self._judged:
+            self._judged = True
+            self._placer.guards.failed(self.replica, self._placer.clock())
+
+    def _judge_end(self, outcome: Outcome) -> None:
+        """What the end says of the replica, where nothing has been said before."""
+        if outcome is Outcome.ENGINE_ERROR:
+            self._judge_failed()
+        elif outcome is Outcome.CUT and self._judged:
+            self._placer.guards.cut(self.replica)
+        elif self._on_trial and not self._judged:
+            self._placer.guards.undecided(self.replica)
 
     def first_byte(self) -> None:
         """The prefill is over: what was waiting now decodes, and the rates learn from how long it took."""
@@ -190,6 +207,7 @@ class FleetTicket:
                 ttft_s=now - self._placed_at,
                 decoding=self._decoding,
             )
+            self._placer.guards.first_byte(self.replica, now - self._placed_at, self._uncached + self._waited)
         self._mark_prefilled()
 
     def close(self, outcome: Outcome, usage: Usage | None = None) -> None:
@@ -203,6 +221,7 @@ class FleetTicket:
         holder = self._holder
         placer.counts.outcomes[self.replica.name, outcome.value] += 1
         if holder >= 0:
+            self._judge_end(outcome)
             known = self._is_holder(holder)
             self._leave(withdraw=not computed)
             if outcome is Outcome.OK and known:
@@ -211,7 +230,8 @@ class FleetTicket:
                 placer.fleet.refresh(self.replica)
         if self._first_byte_at is not None and self._intent.stream:
             placer.counts.ttft.observe(self._first_byte_at - self._started_at)
-        placer.counts.duration.observe(now - self._started_at)
+        if outcome is not Outcome.HEDGED:  # its other copy tells
+            placer.counts.duration.observe(now - self._started_at)
         placer.receipts.append(self._receipt(outcome, usage, now))
 
     def _enter(self, now: float) -> None:
@@ -229,12 +249,17 @@ class FleetTicket:
         self._guess: GuessId | None = None
         self._prefilled = False
         self._placed_at = now
-        decision = placer.choose(request, self._model, self._tried, now)
+        decision = placer.choose(request, self._model, self._tried, now, waits=self._may_wait)
+        self._may_wait = False  # once in, it does not wait again: what one replica failed at goes on at once where it can
         holder = decision.holder
         self.decision = decision
         self.attempts += 1
         self.replica, self.rank = placer.fleet.by_holder[holder]
         self._holder = holder
+        self._judged = False
+        self._on_trial = self.replica.on_trial
+        if self._on_trial:
+            placer.guards.trial(self.replica)
         self._uncached = max(0, self.prompt_tokens - decision.credit_tokens)
         self._waited = placer.fleet.view.queued_tokens[holder]
         self._decoding = placer.fleet.view.decode_load[holder]

@@ -18,13 +18,17 @@ from urllib.parse import unquote
 
 import orjson
 
+from gateway.admission.desk import Desk
 from gateway.apis.asked import Asked
 from gateway.auth import Caller, Keys
 from gateway.cards import Card, aliased, card_data
 from gateway.config import Limits, Settings
 from gateway.errors import Refusal
+from gateway.fleet import Replica
 from gateway.floor import Floor
 from gateway.forward import Exchange
+from gateway.hedge import hedge_after
+from gateway.histogram import Histogram
 from gateway.http1.client_side import LINGER_S, ClientConnection
 from gateway.http1.intake import BodyBudget
 from gateway.http1.parse import HeadReader, Judged, RequestHead
@@ -34,6 +38,7 @@ from gateway.prompt import Prompts, PromptTokenizer
 from gateway.quota import Quotas
 from gateway.refusals import shutting_down
 from gateway.request import Placer, TrafficCounts
+from gateway.retries import RetryBudget
 from gateway.routes import Local, Route, Routes, model_of
 
 log = logging.getLogger(__name__)
@@ -57,7 +62,9 @@ class DataPlane:
         counts: TrafficCounts,
         *,
         models: Callable[[], Sequence[Card]],
+        ttft: Histogram | None = None,
     ) -> None:
+        """ttft: of all streams, for hedging by quantile."""
         self.limits: Limits = settings.limits
         self.counts = counts
         self.heads = HeadReader(settings.limits, self._judge)
@@ -76,7 +83,21 @@ class DataPlane:
         self._pools = Pools(settings.limits.connect_s, self._abort_ended)
         self._prompts = Prompts(tokenizer, configured=settings.tokenizer is not None)
         self._changed = asyncio.Event()  # no exchange is open any more, or a connection ended
-        self._floor = Floor(settings, placer, self._prompts, self._pools, counts, self.internal_error, self._changed.set)
+        self.desk = Desk(settings.admission)
+        resilience = settings.resilience
+        self.retries = RetryBudget(resilience.retries.share, resilience.retries.floor_per_s, time.monotonic())
+        self._floor = Floor(
+            settings,
+            placer,
+            self._prompts,
+            self._pools,
+            counts,
+            self.internal_error,
+            self._changed.set,
+            self.desk,
+            self.retries,
+            hedge_after(resilience.hedge, ttft),
+        )
         self._asked = Asked(self._aliases, self._prompts.parse, self._floor.stored)
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
@@ -138,6 +159,7 @@ class DataPlane:
             exchange.stop()
         for client in list(self._clients):
             client.close()
+        self.desk.close()
         self._pools.close()
         self._prompts.close()
 
@@ -145,6 +167,10 @@ class DataPlane:
         """Close the connections to a replica that left the fleet (FC-14)."""
         self._pools.forget(name)
         self._floor.stored.forget_replica(name)
+
+    def progress(self, replica: Replica) -> int:
+        """Changes while answers of a replica come. Costs a look at every open exchange."""
+        return sum(exchange.progress[1] for exchange in self._floor.exchanges if exchange.replica is replica)
 
     @property
     def open_exchanges(self) -> int:

@@ -22,6 +22,31 @@ def overloaded(message: str) -> Refusal:
     return Refusal(503, message, kind="overloaded", code="overloaded", retry_after_s=1.0, close=True)
 
 
+def crowded_out(*, over_share: bool, retry_after_s: float) -> Refusal:
+    """There is no room in the waiting line: 429 for a key that has more of it than is its share, else 503."""
+    if over_share:
+        message = "more requests of this key wait than is its share"
+        return Refusal(429, message, kind="rate_limit_error", code="over_fair_share", retry_after_s=retry_after_s)
+    return Refusal(503, "too many requests wait", kind="overloaded", code="line_full", retry_after_s=retry_after_s)
+
+
+def line_timeout(waited_s: float, retry_after_s: float) -> Refusal:
+    """503: no replica had room in time."""
+    message = f"no replica had room for {waited_s:g} s"
+    return Refusal(503, message, kind="overloaded", code="line_timeout", retry_after_s=retry_after_s)
+
+
+def shed() -> Refusal:
+    """503: this process can not keep up, and the request is less urgent than others."""
+    message = "the gateway is overloaded and takes urgent requests only"
+    return Refusal(503, message, kind="overloaded", code="shedding", retry_after_s=1.0)
+
+
+def retries_spent() -> Refusal:
+    """502: an engine failed before it answered, and too many requests were sent a second time already."""
+    return Refusal(502, "the engine failed, and the retry budget is spent", kind=_ENGINE, code="retry_budget", retry_after_s=1.0)
+
+
 def unreachable() -> Refusal:
     """502: every engine that was tried failed before it answered."""
     return Refusal(502, "no engine answered", kind=_ENGINE, code="engine_unreachable")

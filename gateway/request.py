@@ -42,7 +42,8 @@ class Intent:
     fields: the parsed JSON object, for the tokenizer. wants_usage: the client asked for `stream_options.include_usage`.
     is_batch: several prompts in one request; our tokens are then only the start they share (FC-24). pin: the one replica that
     can answer, because it keeps what the request names. seeks: it names something that some replica keeps, nobody knows which.
-    sent_ids: ids went along when it was sent last, so the engine's count of the prompt is ours. key: the client's, by name.
+    sent_ids: ids went along when it was sent last, so the engine's count of the prompt is ours. key: whose request it is, by
+    name, among whom room is shared out; empty without keys.
     """
 
     kind: Kind
@@ -77,6 +78,7 @@ class Outcome(Enum):
     CLIENT_LEFT = "client_left"
     CUT = "cut"  # the engine broke off after the first byte
     REFUSED = "refused"  # answered by the gateway before any engine was asked
+    HEDGED = "hedged"  # another copy of the request answered first
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,10 @@ class Ticket(Protocol):
         """
         ...
 
+    def answered(self, status: int) -> None:
+        """The head of an answer came from the current replica; what it says of the replica counts."""
+        ...
+
     def first_byte(self) -> None:
         """The first byte of the answer's body arrived: the prefill is over."""
         ...
@@ -120,8 +126,12 @@ class Ticket(Protocol):
 class Placer(Protocol):
     """Chooses a replica for a request and opens a ticket for it."""
 
-    def place(self, intent: Intent, prompt: Prompt, request_id: str) -> Ticket:
-        """Match, choose, reserve. Raises NoReplica (503), or Refusal 404 for a model nobody serves."""
+    def place(self, intent: Intent, prompt: Prompt, request_id: str, *, beside: Ticket | None = None) -> Ticket:
+        """Match, choose, reserve. beside: of a copy of the same request, whose replica does not get this one, too.
+
+        Raises NoReplica (503), NoRoom where all replicas have as much as they may be given, or Refusal 404 for a model nobody
+        serves.
+        """
         ...
 
 
@@ -132,6 +142,8 @@ class TrafficCounts:
     requests: dict[tuple[str, int], int] = field(default_factory=dict)  # (route, status class) -> count
     refused: dict[str, int] = field(default_factory=dict)  # reason -> count, a closed set
     retries: int = 0
+    hedges: int = 0  # copies sent
+    hedges_won: int = 0
     chunks: int = 0
     bytes_up: int = 0
     bytes_down: int = 0

@@ -34,11 +34,14 @@ from gateway.control.key_metrics import KeyCollector
 from gateway.errors import ConfigError
 from gateway.fleet import Address, Fleet, Replica
 from gateway.followed import Knowledge
+from gateway.guards import Guards
 from gateway.health import HealthMonitor
 from gateway.key_file import KeyFile
+from gateway.lag import LagTicker
 from gateway.place import FleetPlacer
 from gateway.plane import DataPlane
-from gateway.request import TrafficCounts
+from gateway.protect import protect
+from gateway.request import Outcome, TrafficCounts
 from gateway.tls import Certificates, Swapped, uses_files
 from gateway.tokenize.cached import CachedTokenizer
 from gateway.tokenize.folder import model_folder
@@ -99,14 +102,23 @@ class Gateway:
             guess_ttl_s=settings.guess_ttl_s,
             receipts=settings.receipts,
             on_fault=self.fault,
+            guards=Guards(self.fleet, settings.resilience),
             on_answered=self.views.answered,
         )
         self.tokenizer: CachedTokenizer | None = None
         self._key_file = KeyFile(Path(settings.api_keys_file)) if settings.api_keys_file else None
-        keys = self._key_file.keys if self._key_file is not None else None
-        self.plane = DataPlane(settings, self.placer, lambda: self.tokenizer, keys, self.traffic, models=self.fleet.cards)
+        self.plane = DataPlane(
+            settings,
+            self.placer,
+            lambda: self.tokenizer,
+            self._key_file.keys if self._key_file is not None else None,
+            self.traffic,
+            models=self.fleet.cards,
+            ttft=self.placer.counts.ttft,
+        )
         if self._key_file is not None:
             self._key_file.changed = self.plane.set_keys
+        protect(self.fleet, self.placer, self.plane, settings.admission)
         admin = Admin(
             os.environ.get("TRUNKLINE_ADMIN_TOKEN"), settings.admin_networks, add=self.add_replica, remove=self.remove_replica
         )
@@ -117,12 +129,14 @@ class Gateway:
             admin,
             self._tokenizer_state,
             lambda: self.tokenizer,
+            lambda: self.plane,
             collectors=[KeyCollector(self.plane.quotas)],
         )
         self.certificates = Certificates()
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
         self._health: HealthMonitor | None = None
+        self._lag: LagTicker | None = None
         self._runner: web.AppRunner | None = None
 
     async def start(self, *, serves: bool = True, share_port: bool = False) -> tuple[int, int]:
@@ -132,6 +146,7 @@ class Gateway:
         """
         listen = self.settings.listen
         self._session = aiohttp.ClientSession()
+        self._lag = LagTicker(self.plane.desk.note_lag)
         self._health = HealthMonitor(
             self.fleet,
             self.settings.health,
@@ -140,6 +155,8 @@ class Gateway:
             on_down=self._suspect,
             on_asleep=self._emptied,
             unheard=self.views.unheard,
+            late_s=self._lag.late_s,
+            progress=self._progress,
         )
         for replica in self.settings.replicas:
             await self.add_replica(replica, Address.parse(replica.url))
@@ -218,6 +235,8 @@ class Gateway:
             await self._runner.cleanup()
         if self._session:
             await self._session.close()
+        if self._lag:
+            self._lag.stop()
 
     async def add_replica(self, settings: ReplicaSettings, address: Address) -> str:
         """Add one replica and start watching it; returns its name."""
@@ -239,8 +258,13 @@ class Gateway:
         await self._health.unwatch(replica)
         await self.views.unfollow(replica)
         self.fleet.remove(name)
+        self.placer.guards.forget(replica)
         self.plane.forget(name)
         return True
+
+    def _progress(self, replica: Replica) -> int:
+        """Of the answers of one replica: those that come, and those that came."""
+        return self.plane.progress(replica) + self.placer.counts.outcomes[replica.name, Outcome.OK.value]
 
     def _tokenizer_state(self) -> str:
         if self.tokenizer is not None:
@@ -296,6 +320,7 @@ class Gateway:
             await asyncio.sleep(_TIDY_INTERVAL_S)
             now = self.placer.clock()
             self.placer.due.run(now)
+            self.placer.guards.tick(now)
             self.index.expire(now)
             self.views.refresh()
             for replica in self.fleet.replicas.values():

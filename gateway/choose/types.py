@@ -102,7 +102,7 @@ class Decision:
 
     reason: a closed set, used as header, receipt and metric label: 'credit' (longest usable prefix won), 'price' (a holder
     with less or no credit was cheaper than the best holder), 'load' (nobody has credit, the least price won), 'no_tokens',
-    'policy' (the policy does not look at credit).
+    'policy' (the policy does not look at credit). Who masks the fleet adds 'ejected': all that could be chosen were.
     credit_tokens: tokens of the prompt the chosen holder need not compute: never the last token, always whole blocks.
     """
 

@@ -17,9 +17,11 @@ from gateway.control.cache_metrics import TokenCacheCollector
 from gateway.control.index_routes import IndexRoutes
 from gateway.control.metrics import GatewayCollector
 from gateway.control.query import BadQuery, only, whole_number
+from gateway.control.resilience_metrics import ResilienceCollector
 from gateway.control.show import index_row, receipt_row, replica_row
 from gateway.followed import FollowedViews
 from gateway.place import FleetPlacer
+from gateway.plane import DataPlane
 from gateway.request import TrafficCounts
 from gateway.tokenize.cached import CachedTokenizer
 
@@ -37,6 +39,7 @@ class ControlPlane:
         admin: Admin,
         tokenizer: Callable[[], str],
         token_caches: Callable[[], CachedTokenizer | None] = lambda: None,
+        plane: Callable[[], DataPlane | None] = lambda: None,
         *,
         collectors: Sequence[Collector] = (),
     ) -> None:
@@ -50,6 +53,7 @@ class ControlPlane:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(GatewayCollector(placer, traffic, views))
         self._registry.register(TokenCacheCollector(token_caches))
+        self._registry.register(ResilienceCollector(placer.guards, placer.fleet, plane))
         for collector in collectors:
             self._registry.register(collector)
 
@@ -88,14 +92,17 @@ class ControlPlane:
                 "models": fleet.models(),
                 "draining": self.draining,
                 "tokenizer": self._tokenizer(),
-                "replicas": [replica_row(fleet, self._views, replica) for replica in fleet.replicas.values()],
+                "replicas": self._rows(),
                 "index": index_row(self._placer.index.stats()),
             }
         )
 
+    def _rows(self) -> list[dict[str, Any]]:
+        fleet, guards = self._placer.fleet, self._placer.guards
+        return [replica_row(fleet, self._views, replica, guards) for replica in fleet.replicas.values()]
+
     async def _replicas(self, request: web.Request) -> web.Response:
-        fleet = self._placer.fleet
-        return _json({"replicas": [replica_row(fleet, self._views, replica) for replica in fleet.replicas.values()]})
+        return _json({"replicas": self._rows()})
 
     async def _receipts(self, request: web.Request) -> web.Response:
         """The latest receipts, newest first; ?limit= (default 100), ?replica=, ?reason=, ?request_id=."""

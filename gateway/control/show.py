@@ -9,6 +9,7 @@ from events.redis_source import RedisStream
 from gateway.choose.types import Candidate, Receipt
 from gateway.fleet import Fleet, Replica
 from gateway.followed import FollowedViews
+from gateway.guards import Guards
 from gateway.workers.wire import StreamState
 from radix.index import IndexStats
 
@@ -38,7 +39,7 @@ def receipt_row(receipt: Receipt, names: list[str]) -> dict[str, Any]:
     }
 
 
-def replica_row(fleet: Fleet, views: FollowedViews, replica: Replica) -> dict[str, Any]:
+def replica_row(fleet: Fleet, views: FollowedViews, replica: Replica, guards: Guards) -> dict[str, Any]:
     """One replica as an operator wants to see it."""
     return {
         "name": replica.name,
@@ -47,6 +48,10 @@ def replica_row(fleet: Fleet, views: FollowedViews, replica: Replica) -> dict[st
         "models": replica.models,
         "healthy": replica.healthy,
         "last_error": replica.last_error,
+        "down": replica.down,
+        "ejected": replica.ejected,
+        "breaker": guards.state(replica).value,
+        "warming": replica in guards.warming,
         "draining": replica.draining,
         "ranks": [_rank_row(fleet, views, rank, holder) for rank, holder in enumerate(replica.holders)],
     }

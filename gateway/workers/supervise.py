@@ -29,6 +29,7 @@ from gateway.tls import Certificates
 from gateway.workers.child import Job
 from gateway.workers.control import MergedControl
 from gateway.workers.processes import Process
+from gateway.workers.shares import share_of_line, share_of_retries
 from gateway.workers.watchdog import Watchdog
 from gateway.workers.wire import new_door
 
@@ -114,7 +115,13 @@ class Supervisor:
         given = self.settings.listen
         listen = Listen(given.host, self._port.getsockname()[1], "127.0.0.1", 0, tls=given.tls)
         settings = msgspec.structs.replace(
-            self.settings, listen=listen, replicas=tuple(self._replicas.values()), admin_networks=_ANYWHERE, workers=1
+            self.settings,
+            listen=listen,
+            replicas=tuple(self._replicas.values()),
+            admin_networks=_ANYWHERE,
+            workers=1,
+            admission=share_of_line(self.settings.admission, self.settings.workers),
+            resilience=share_of_retries(self.settings.resilience, self.settings.workers),
         )
         return Job("index" if role == "index" else "worker", name, settings, door.fileno())
 

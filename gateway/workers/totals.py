@@ -16,7 +16,11 @@ _SAME = (
     "trunkline_event_",
     "trunkline_index_",
     "trunkline_prefill_tokens_per_second",
+    "trunkline_loop_lag_seconds",
+    "trunkline_replica_ejected",
     "trunkline_replica_up",
+    "trunkline_replica_warming",
+    "trunkline_shedding",
     "trunkline_trust",
     "trunkline_view_freshness",
 )

@@ -46,12 +46,25 @@ def test_defaults_of_the_chart_are_the_defaults_of_the_gateway(chart: helm_pytho
     assert got == want
 
 
+def _names(schema: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a schema, those inside others below them."""
+    return {name: _names(inner) if inner.get("type") == "object" else {} for name, inner in schema["properties"].items()}
+
+
+def _names_of(settings: msgspec.Struct) -> dict[str, Any]:
+    """The same of a struct."""
+    values = {name: getattr(settings, name) for name in settings.__struct_fields__}
+    return {name: _names_of(value) if isinstance(value, msgspec.Struct) else {} for name, value in values.items()}
+
+
 def test_the_schema_knows_every_setting() -> None:
     properties = schema()["properties"]
     config = properties["config"]["properties"]
     assert config.keys() == set(Settings.__struct_fields__) - WRITTEN_BY_THE_CHART
     assert config["limits"]["properties"].keys() == set(type(Settings().limits).__struct_fields__)
     assert config["health"]["properties"].keys() == set(type(Settings().health).__struct_fields__)
+    assert _names(config["resilience"]) == _names_of(Settings().resilience)
+    assert _names(config["admission"]) == _names_of(Settings().admission)
     caches = config["tokenizer_caches"]["properties"]
     assert caches.keys() == set(type(Settings().tokenizer_caches).__struct_fields__)
     assert config["policy"]["enum"] == list(get_args(PolicyName))

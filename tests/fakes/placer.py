@@ -8,7 +8,7 @@ from gateway.choose.types import Decision
 from gateway.dialects import dialect_named
 from gateway.errors import NoReplica
 from gateway.fleet import Address, EngineTls, Replica
-from gateway.request import Intent, Outcome, Prompt, Usage
+from gateway.request import Intent, Outcome, Prompt, Ticket, Usage
 
 
 def replica_at(
@@ -40,6 +40,7 @@ class FakeTicket:
         self.tried = [placer.replicas[0]]
         self.replica = placer.replicas[0]
         self.faults: list[str] = []
+        self.answers: list[int] = []
         self.first_bytes = 0
         self.closes: list[tuple[Outcome, Usage | None]] = []
 
@@ -52,6 +53,9 @@ class FakeTicket:
         self.replica = left[0]
         self.tried.append(left[0])
         self.attempts += 1
+
+    def answered(self, status: int) -> None:
+        self.answers.append(status)
 
     def first_byte(self) -> None:
         self.first_bytes += 1
@@ -68,12 +72,16 @@ class FakePlacer:
         self.tickets: list[FakeTicket] = []
         self.error: Exception | None = None
 
-    def place(self, intent: Intent, prompt: Prompt, request_id: str) -> FakeTicket:
+    def place(self, intent: Intent, prompt: Prompt, request_id: str, *, beside: Ticket | None = None) -> FakeTicket:
         if self.error is not None:
             raise self.error
         if not self.replicas:
             raise NoReplica(intent.model)
+        left = [replica for replica in self.replicas if beside is None or replica is not beside.replica]
+        if not left:
+            raise NoReplica(intent.model)
         ticket = FakeTicket(self, request_id, intent, prompt)
+        ticket.replica, ticket.tried = left[0], [*ticket.tried[: beside is not None], left[0]]
         self.tickets.append(ticket)
         return ticket
 

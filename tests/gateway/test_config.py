@@ -9,12 +9,18 @@ import pytest
 
 from gateway.check import check_settings
 from gateway.config import (
+    Admission,
+    Breaker,
     Health,
+    Hedge,
     Limits,
     Listen,
     Models,
+    Outliers,
     RedisSettings,
     ReplicaSettings,
+    Resilience,
+    Retries,
     Settings,
     TokenizerCaches,
     load_settings,
@@ -182,6 +188,7 @@ def test_every_setting_is_in_the_reference() -> None:
     def names(struct: type[msgspec.Struct]) -> list[str]:
         return [field.name for field in msgspec.structs.fields(struct)]
 
-    for struct in (Settings, Listen, Limits, ReplicaSettings, Health, Models, RedisSettings, TokenizerCaches):
+    protection = (Resilience, Breaker, Outliers, Retries, Hedge, Admission)
+    for struct in (Settings, Listen, Limits, ReplicaSettings, Health, Models, RedisSettings, TokenizerCaches, *protection):
         missing = [name for name in names(struct) if f"`{name}`" not in text and f"`{name}[]`" not in text]
         assert not missing, f"docs/configuration.md does not name {missing} of {struct.__name__}"
