@@ -9,7 +9,7 @@ from radix.match import TIERS
 from radix.orphans import Orphans
 from radix.tree import AnyLedger, AnyTree, Place
 
-_LOOSE_PER_ORPHAN = 16  # a loose block costs about a sixteenth of a waiting one
+LOOSE_PER_ORPHAN = 16  # a loose block costs about a sixteenth of a waiting one
 
 
 class Holder:
@@ -49,7 +49,7 @@ class Holder:
         """Begin to count copies of blocks, or to take a repeated store for the same block; only while there are none."""
         self.counting = counting
         self.orphans = Orphans(self._orphan_limit, counting=counting)
-        self.loose = Loose(self._orphan_limit * _LOOSE_PER_ORPHAN, counting=counting)
+        self.loose = Loose(self._orphan_limit * LOOSE_PER_ORPHAN, counting=counting)
 
     def ledger(self, group: int, tier: Tier) -> AnyLedger:
         """What it has on one tier in one group."""

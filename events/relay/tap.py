@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from events.relay.held import Held, Inventory
+from events.relay.held import Held
+from events.relay.inventory import Inventory
 from events.relay.ops import Op
 from events.types import Freshness
 from radix.changes import Applied, Batch, Heard
