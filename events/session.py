@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import zmq.asyncio
 
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 600.0
 _SLICE_S = 0.002  # the loop also serves requests; give it back after this long
+_TOGETHER, _TOGETHER_BYTES = 64, 128 * 1024  # batches of one call of the index, which has a price of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,14 @@ class StreamTimes:
     backoff_s: float = 0.5  # after a crash, doubled each time
     max_backoff_s: float = 30.0
     warn_every_s: float = 30.0
+
+
+class Source(Protocol):
+    """Where messages wait."""
+
+    def discard(self) -> None:
+        """Throw away what has arrived."""
+        ...
 
 
 class Session:
@@ -62,6 +72,8 @@ class Session:
         self._replay_wait_s = times.retry_replay_s
         self._retried_seq = -1  # the batch whose failure we answered by asking for everything again
         self._slice_end = 0.0
+        self._ready: list[Frames] = []  # judged to come next, and not applied yet
+        self._ready_bytes = 0
         self._warned_at: dict[str, float] = {}
 
     async def run(self, context: zmq.asyncio.Context) -> None:
@@ -70,13 +82,15 @@ class Session:
         self._context = context
         try:
             while True:
-                await self._handle(source, await source.arrivals(self._wait_s()))
+                await self.handle(source, await source.arrivals(self._wait_s()))
                 self._drop_what_nobody_confirms()
                 if self._replay_due is not None and self.connected and time.monotonic() >= self._replay_due:
                     await self._bootstrap()
         finally:
             self.connected = False
             source.close()
+            while self._ready:  # the cursor has passed them
+                self._apply_ready()
 
     def _wait_s(self) -> float | None:
         """Seconds until something is due; None when nothing is."""
@@ -98,7 +112,8 @@ class Session:
         self._replay_due = None
         self._applier.set(Freshness.COLD)
 
-    async def _handle(self, source: ZmqSource, arrivals: Sequence[Arrival]) -> None:
+    async def handle(self, source: Source, arrivals: Sequence[Arrival]) -> None:
+        """Take what came at one wake-up; changes of the connection stand before messages."""
         links = [arrival for arrival in arrivals if isinstance(arrival, Link)]
         if links and links[-1] is Link.DOWN:
             self.connected = False
@@ -115,13 +130,19 @@ class Session:
             unusable = await self._linked(source) or unusable
         for arrival in () if unusable else arrivals:
             if isinstance(arrival, Frames):
-                await self._live(arrival)
+                if arrival.seq == self._cursor.expected:  # as nearly always
+                    self._cursor.step(arrival.seq)
+                    if self._add(arrival):
+                        await self._flush()
+                else:
+                    await self._live(arrival)
             elif isinstance(arrival, Broken):
                 self._counts.broken_messages += 1
                 if self._may_warn("broken"):
                     self._warn("event message broken replica=%s rank=%d frame_bytes=%s", arrival.sizes)
+        await self._flush()
 
-    async def _linked(self, source: ZmqSource) -> bool:
+    async def _linked(self, source: Source) -> bool:
         """The connection is up; True when the view now covers all messages that came before."""
         if self._replay is not None:
             await asyncio.sleep(self._times.settle_s)
@@ -147,9 +168,9 @@ class Session:
             return
         match self._cursor.step(frames.seq):
             case Next():
-                await self._apply(frames)
                 if expected is None:
                     self._adopted(frames.seq)
+                self._add(frames)
             case Duplicate():
                 if known is None:
                     self._counts.duplicates += 1
@@ -158,6 +179,7 @@ class Session:
             case Restart():
                 await self._restarted(frames)
             case Gap() as gap:
+                await self._flush()
                 await self._heal(gap)
                 await self._resume(frames)
 
@@ -169,6 +191,7 @@ class Session:
         self._settled()
 
     async def _restarted(self, frames: Frames) -> None:
+        await self._flush()
         self._counts.restarts += 1
         self._warn("engine restarted replica=%s rank=%d seq=%d", frames.seq)
         self._void()
@@ -184,9 +207,9 @@ class Session:
             self._lose("short replay")
             adopting, judged = True, self._cursor.step(frames.seq)
         if isinstance(judged, Next):
-            await self._apply(frames)
             if adopting:
                 self._adopted(frames.seq)
+            self._add(frames)
 
     async def _bootstrap(self) -> None:
         """Build the view from the first batch the engine still has; what we have stays when it does not answer."""
@@ -262,29 +285,49 @@ class Session:
 
     async def _absorb(self, batches: Sequence[Frames]) -> None:
         for frames in batches:
-            if isinstance(self._cursor.replayed(frames.seq), Next):
-                await self._apply(frames)
+            if isinstance(self._cursor.replayed(frames.seq), Next) and self._add(frames):
+                await self._flush()
+        await self._flush()
         self._settled()
 
-    async def _apply(self, frames: Frames) -> None:
-        """Change the view by one batch; one that cannot be applied counts as lost (FC-04, FC-07)."""
+    def _add(self, frames: Frames) -> bool:
+        """A batch comes next; it is applied with those that follow it at once. True when that should be now."""
         self._memory.add(frames.seq, frames.payload)
         if self._since is None:
             self._since = frames.seq
-        try:
-            self._applier.apply(frames)
-        except DecodeError as error:
-            self._counts.decode_errors += 1
-            self._spoiled(frames.seq, error)  # a replay would bring the same bytes
-        except Exception as error:  # a bug of ours in one batch must not stop the stream
+        self._ready.append(frames)
+        self._ready_bytes += len(frames.payload)
+        return len(self._ready) >= _TOGETHER or self._ready_bytes >= _TOGETHER_BYTES
+
+    async def _flush(self) -> None:
+        """Apply what is ready, a slice of time at a time."""
+        while self._ready:
+            self._apply_ready()
+            if time.monotonic() > self._slice_end:
+                await asyncio.sleep(0)
+                self._slice_end = time.monotonic() + _SLICE_S
+
+    def _apply_ready(self) -> None:
+        """Change the view by the first batches that are ready; one that cannot be applied counts as lost (FC-04, FC-07)."""
+        done, error = self._applier.apply(self._ready)
+        if error is None:
+            del self._ready[:done]
+        else:
+            seq = self._ready[done].seq
+            del self._ready[: done + 1]
+            self._failed(seq, error)
+        if not self._ready:
+            self._ready_bytes = 0
+
+    def _failed(self, seq: int, error: Exception) -> None:
+        if isinstance(error, DecodeError):
+            self._counts.decode_errors += 1  # a replay would bring the same bytes
+        else:
             self._counts.apply_errors += 1
-            self._spoiled(frames.seq, error)
-            if self._replay is not None and frames.seq != self._retried_seq:
-                self._retried_seq = frames.seq
-                self._replay_due = time.monotonic()
-        if time.monotonic() > self._slice_end:
-            await asyncio.sleep(0)
-            self._slice_end = time.monotonic() + _SLICE_S
+        self._spoiled(seq, error)
+        if not isinstance(error, DecodeError) and self._replay is not None and seq != self._retried_seq:
+            self._retried_seq = seq
+            self._replay_due = time.monotonic()
 
     def _spoiled(self, seq: int, error: Exception) -> None:
         """What this batch said is lost, and what we know may contradict it; its bytes still tell processes apart."""
@@ -304,6 +347,8 @@ class Session:
         self._settled()
 
     def _void(self) -> None:
+        self._ready.clear()
+        self._ready_bytes = 0
         self._applier.clear()
         self._cursor.reset(None)
         self._since = None

@@ -13,6 +13,7 @@ from events.types import Freshness
 from events.zmq_source import Arrival, Link
 from radix import Index
 from tests.fakes.wire import CLEARED, batch, chain, removed
+from tests.radix.trees import new_index
 
 BLOCK = 2
 TIMES = StreamTimes(settle_s=0.0, retry_replay_s=0.0)
@@ -60,8 +61,8 @@ class Engine:
 class Follower:
     """A session, its view, and what is on the way to it."""
 
-    def __init__(self, *, replay: bool) -> None:
-        self.index = Index()
+    def __init__(self, *, replay: bool, tree: str = "plain") -> None:
+        self.index = new_index(tree)
         self.holder = self.index.holder("r", 0)
         self.applier = Applier(self.index, self.holder, grace_s=60, clock=lambda: 0.0)
         self.session = Session(self.applier, "tcp://nowhere:1", "tcp://nowhere:2" if replay else None, "", TIMES)
@@ -73,14 +74,13 @@ class Follower:
         self.pending.clear()
 
     async def handle(self, *arrivals: Arrival) -> None:
-        await self.session._handle(self, arrivals)  # type: ignore[arg-type]
+        await self.session.handle(self, arrivals)
 
     async def deliver(self, count: int) -> None:
-        while count and self.pending:
-            frames = self.pending.pop(0)
-            self.past.append(frames)
-            await self.handle(frames)
-            count -= 1
+        """So many messages, at one wake-up."""
+        arrived, self.pending = self.pending[:count], self.pending[count:]
+        self.past += arrived
+        await self.handle(*arrived)
 
     async def reconnect(self, *arrivals: Link) -> None:
         self.pending.clear()

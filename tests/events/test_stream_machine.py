@@ -20,6 +20,9 @@ from events.replay import Frames
 from events.types import Freshness
 from events.zmq_source import Link
 from tests.events.lossy import CHANGES, Engine, Follower, copies_in
+from tests.radix.trees import KINDS
+
+pytestmark = pytest.mark.xdist_group("compiled")
 
 
 class Machine(RuleBasedStateMachine):
@@ -36,7 +39,9 @@ class Machine(RuleBasedStateMachine):
             return await self.engine.replay(start)
 
         self.patch.setattr(session_module, "ask_replay", ask)
-        self.followers = [Follower(replay=replay) for _ in range(2)]
+        self.followers = [
+            Follower(replay=replay, tree=tree) for tree in KINDS
+        ]  # the compiled tree takes many batches in one call
         for follower in self.followers:
             self.loop.run_until_complete(follower.reconnect(Link.UP))
 
