@@ -2,8 +2,8 @@
 
 `ingest` measures the tree alone; `follow` the whole way of a stream from arrived messages on: cursor, memory of what came,
 counters, index. Payloads are vLLM's maps with token ids and one nil of extra keys a block, one store each behind a prefix that
-all workers hold, in a shuffled order of wake-ups. Ours is everything from a list of payloads to the changed tree, in memory the tree has not
-touched yet; theirs stops at Python objects, with or without types, whichever is faster.
+all workers hold, in a shuffled order of wake-ups. Ours is everything from a list of payloads to the changed tree, in memory the
+tree has not touched yet; theirs stops at Python objects, with or without types, whichever is faster.
 """
 
 from __future__ import annotations
