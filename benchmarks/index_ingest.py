@@ -21,7 +21,8 @@ from benchmarks import index_workload as work
 from benchmarks.index_fill import new_index
 from events.apply import Applier
 from events.replay import Frames
-from events.session import Session, StreamTimes
+from events.session import Session
+from events.times import StreamTimes
 from radix.core.compiled import CompiledTree
 from radix.ingest import Feed, Ingest
 

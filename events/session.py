@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,29 +19,24 @@ import zmq.asyncio
 from events.apply import Applier
 from events.cursor import Cursor, Duplicate, Gap, Memory, Next, Restart
 from events.errors import DecodeError, ReplayError
-from events.replay import Frames, ask_replay, unbroken_tail
+from events.intake import Intake
+from events.replay import Frames, read_replay
+from events.times import StreamTimes
 from events.types import Freshness
 from events.zmq_source import Arrival, Broken, Link, ZmqSource
 
 log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 600.0
-_SLICE_S = 0.002  # the loop also serves requests; give it back after this long
-_TOGETHER, _TOGETHER_BYTES = 64, 128 * 1024  # batches of one call of the index, which has a price of its own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTimes:
-    """How long the parts of a stream may take."""
+@dataclass(slots=True)
+class _Answer:
+    """What became of a replay. first: the number it began with. torn: some in the middle are missing. ended: by its end mark."""
 
-    settle_s: float = 0.1  # from a connection to its subscription being in force
-    replay_timeout_s: float = 5.0  # between two replies
-    retry_replay_s: float = 15.0  # after a replay that was not answered
-    silence_grace_s: float = 60.0
-    link_down_s: float = 10.0  # without a connection; what we believe then may be long gone
-    backoff_s: float = 0.5  # after a crash, doubled each time
-    max_backoff_s: float = 30.0
-    warn_every_s: float = 30.0
+    first: int | None = None
+    torn: bool = False
+    ended: bool = False
 
 
 class Source(Protocol):
@@ -71,9 +67,8 @@ class Session:
         self._link_lost_at: float | None = None  # monotonic
         self._replay_wait_s = times.retry_replay_s
         self._retried_seq = -1  # the batch whose failure we answered by asking for everything again
-        self._slice_end = 0.0
-        self._ready: list[Frames] = []  # judged to come next, and not applied yet
-        self._ready_bytes = 0
+        self._intake = Intake(applier, self._failed)  # of batches that were judged to come next
+        self._doubted: int | None = None  # the past began with this number: something before it may have been lost on the way
         self._warned_at: dict[str, float] = {}
 
     async def run(self, context: zmq.asyncio.Context) -> None:
@@ -89,8 +84,7 @@ class Session:
         finally:
             self.connected = False
             source.close()
-            while self._ready:  # the cursor has passed them
-                self._apply_ready()
+            self._intake.finish()  # the cursor has passed it
 
     def _wait_s(self) -> float | None:
         """Seconds until something is due; None when nothing is."""
@@ -133,14 +127,14 @@ class Session:
                 if arrival.seq == self._cursor.expected:  # as nearly always
                     self._cursor.step(arrival.seq)
                     if self._add(arrival):
-                        await self._flush()
+                        await self._intake.flush()
                 else:
                     await self._live(arrival)
             elif isinstance(arrival, Broken):
                 self._counts.broken_messages += 1
                 if self._may_warn("broken"):
                     self._warn("event message broken replica=%s rank=%d frame_bytes=%s", arrival.sizes)
-        await self._flush()
+        await self._intake.flush()
 
     async def _linked(self, source: Source) -> bool:
         """The connection is up; True when the view now covers all messages that came before."""
@@ -179,7 +173,7 @@ class Session:
             case Restart():
                 await self._restarted(frames)
             case Gap() as gap:
-                await self._flush()
+                await self._intake.flush()
                 await self._heal(gap)
                 await self._resume(frames)
 
@@ -191,7 +185,7 @@ class Session:
         self._settled()
 
     async def _restarted(self, frames: Frames) -> None:
-        await self._flush()
+        await self._intake.flush()
         self._counts.restarts += 1
         self._warn("engine restarted replica=%s rank=%d seq=%d", frames.seq)
         self._void()
@@ -213,113 +207,141 @@ class Session:
 
     async def _bootstrap(self) -> None:
         """Build the view from the first batch the engine still has; what we have stays when it does not answer."""
-        batches = await self._ask(0)
-        if batches is None:
-            self._settled()
-            return
-        tail = unbroken_tail(batches)
-        if self._since is not None and tail and tail[0].seq >= self._since:
-            await self._absorb(tail)  # what we have reaches further back than what the engine has
-            return
-        self._void()
-        self._whole = not batches or tail[0].seq == 0
-        if not batches:
+        doubted = self._doubted
+        kept = False  # what we have reaches further back than what the engine has
+
+        def join(first: Frames) -> bool:
+            nonlocal kept
+            kept = self._since is not None and first.seq >= self._since
+            if not kept:
+                self._void()
+            self._replay_due = None
+            return True
+
+        answer = await self._ask(0, join, lambda: None if kept else self._void())
+        if answer.ended and answer.first is None:
+            self._void()
             self._cursor.reset(0)
-        await self._absorb(tail)
+            self._whole = True
+            self._replay_due = None
+        elif answer.ended and not (kept and answer.torn):
+            self._whole = self._since == 0
+        if answer.ended and not answer.torn:
+            self._judge_beginning(answer.first or 0, doubted)
+        self._settled()
+
+    def _judge_beginning(self, first: int, doubted: int | None) -> None:
+        """A replay of everything began at `first`: the engine forgot what was before, or that was lost on the way.
+
+        So it is asked for once more, and again as long as that brings earlier batches.
+        """
+        if not first or (doubted is not None and first >= doubted):
+            self._doubted = None
+            self._replay_wait_s = self._times.retry_replay_s
+        else:
+            self._doubted = first
+            if self._replay_due is None:
+                self._owe_replay()
 
     async def _heal(self, gap: Gap) -> None:
         """Fetch what is missing, or give up the view."""
         self._counts.gaps += 1
         self._applier.set(Freshness.GAP)
         self._warn("event gap replica=%s rank=%d want=%d got=%d", gap.first, gap.last + 1)
-        batches = await self._ask(gap.first) if self._replay is not None else None
-        tail = unbroken_tail(batches) if batches else []
-        if not tail or tail[0].seq != gap.first:
+        if self._replay is None:
             self._lose("gap")
-        await self._absorb(tail)
+            return
+
+        def join(first: Frames) -> bool:
+            if first.seq != gap.first:
+                self._lose_beginning("gap")
+            return True
+
+        answer = await self._ask(gap.first, join, self._void)
+        if answer.ended and answer.first is not None:
+            self._settled()
+        else:
+            self._lose_beginning("gap")
 
     async def _reconcile(self) -> None:
         """After a reconnect: the newest batch we applied is still the engine's, or this is another process."""
         last = self._cursor.last
         assert last is not None
-        batches = await self._ask(last)
-        if batches is None:
-            self._lose("no replay")
-        elif batches and batches[0].seq == last and batches[0].payload == self._applier.last_payload:
-            if len(unbroken_tail(batches)) < len(batches):
-                self._lose("broken replay")
-            await self._absorb(unbroken_tail(batches))
-        elif batches and batches[0].seq > last:
-            self._lose("replay too short")
-            await self._absorb(unbroken_tail(batches))
-        else:
+        changed = False
+
+        def join(first: Frames) -> bool:
+            nonlocal changed
+            if first.seq > last:
+                self._lose_beginning("replay too short")
+            else:
+                changed = first.seq != last or first.payload != self._applier.last_payload
+            return not changed
+
+        answer = await self._ask(last, join, self._void)
+        if changed or (answer.ended and answer.first is None):
             self._counts.restarts += 1
             self._warn("engine restarted replica=%s rank=%d last=%d", last)
             self._void()
             await self._bootstrap()
+        elif answer.ended:
+            self._settled()
+        else:
+            self._lose("no replay")
 
-    async def _ask(self, start: int) -> list[Frames] | None:
-        """A replay, or None when it is not answered; then it is asked again after a while."""
+    async def _ask(self, start: int, join: Callable[[Frames], bool], torn: Callable[[], None]) -> _Answer:
+        """Apply a replay while it comes in; one that is not answered to its end, or torn, is asked for again after a while.
+
+        join: looks at the first batch before it is applied; False when no more is wanted. torn: called where batches are missing
+        in the middle: only what is behind the last such place counts.
+        """
         assert self._replay is not None
         if not self._applier.cold:
             self._applier.set(Freshness.GAP)
         self._counts.replays += 1
+        answer, last = _Answer(), -1
         try:
-            batches = await ask_replay(self._context, self._replay, start, timeout_s=self._times.replay_timeout_s)
+            async with aclosing(read_replay(self._context, self._replay, start, timeout_s=self._times.replay_timeout_s)) as parts:
+                async for part in parts:
+                    for frames in part:
+                        if answer.first is None:
+                            answer.first = frames.seq
+                            if not join(frames):
+                                return answer
+                        elif frames.seq != last + 1:
+                            answer.torn = True
+                            torn()
+                        last = frames.seq
+                        if isinstance(self._cursor.replayed(frames.seq), Next):
+                            self._add(frames)
+                    await self._intake.flush()
+                    await self._intake.breathe()
         except ReplayError as error:
             self._ask_later(error)
-            return None
-        if len(unbroken_tail(batches)) < len(batches):
+            return answer
+        answer.ended = True
+        if answer.torn:
             self._ask_later("batches were lost on the way")
-        elif not start:  # the whole past, so nothing is owed any more
-            self._replay_due = None
-            self._replay_wait_s = self._times.retry_replay_s
-        return batches
+        return answer
 
     def _ask_later(self, why: object) -> None:
-        """Asking holds up the live batches, so a socket that does not answer well is asked ever less often."""
-        self._replay_due = time.monotonic() + self._replay_wait_s
-        self._replay_wait_s = min(self._replay_wait_s * 2, _LONGEST_WAIT_S)
+        self._owe_replay()
         if self._may_warn("replay"):
             self._warn("event replay failed replica=%s rank=%d error=%s", why)
 
-    async def _absorb(self, batches: Sequence[Frames]) -> None:
-        for frames in batches:
-            if isinstance(self._cursor.replayed(frames.seq), Next) and self._add(frames):
-                await self._flush()
-        await self._flush()
-        self._settled()
+    def _owe_replay(self) -> None:
+        """Asking holds up the live batches, so a socket that does not answer well is asked ever less often."""
+        self._replay_due = time.monotonic() + self._replay_wait_s
+        self._replay_wait_s = min(self._replay_wait_s * 2, _LONGEST_WAIT_S)
 
     def _add(self, frames: Frames) -> bool:
-        """A batch comes next; it is applied with those that follow it at once. True when that should be now."""
+        """A batch comes next; True when the intake should be flushed."""
         self._memory.add(frames.seq, frames.payload)
         if self._since is None:
             self._since = frames.seq
-        self._ready.append(frames)
-        self._ready_bytes += len(frames.payload)
-        return len(self._ready) >= _TOGETHER or self._ready_bytes >= _TOGETHER_BYTES
-
-    async def _flush(self) -> None:
-        """Apply what is ready, a slice of time at a time."""
-        while self._ready:
-            self._apply_ready()
-            if time.monotonic() > self._slice_end:
-                await asyncio.sleep(0)
-                self._slice_end = time.monotonic() + _SLICE_S
-
-    def _apply_ready(self) -> None:
-        """Change the view by the first batches that are ready; one that cannot be applied counts as lost (FC-04, FC-07)."""
-        done, error = self._applier.apply(self._ready)
-        if error is None:
-            del self._ready[:done]
-        else:
-            seq = self._ready[done].seq
-            del self._ready[: done + 1]
-            self._failed(seq, error)
-        if not self._ready:
-            self._ready_bytes = 0
+        return self._intake.add(frames)
 
     def _failed(self, seq: int, error: Exception) -> None:
+        """A batch that cannot be applied counts as lost (FC-04, FC-07)."""
         if isinstance(error, DecodeError):
             self._counts.decode_errors += 1  # a replay would bring the same bytes
         else:
@@ -346,13 +368,19 @@ class Session:
         self._void()
         self._settled()
 
+    def _lose_beginning(self, why: str) -> None:
+        """A replay begins too late: the engine forgot what was before, or that was lost on the way."""
+        self._lose(why)
+        if self._replay_due is None:
+            self._owe_replay()
+
     def _void(self) -> None:
-        self._ready.clear()
-        self._ready_bytes = 0
+        self._intake.drop()
         self._applier.clear()
         self._cursor.reset(None)
         self._since = None
         self._whole = False
+        self._doubted = None
 
     def _settled(self) -> None:
         self._applier.set(Freshness.LIVE if self._whole else Freshness.PARTIAL)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import AsyncGenerator
 
 from events.apply import Applier
 from events.decode import decode
 from events.errors import ReplayError
 from events.replay import Frames
-from events.session import Session, StreamTimes
+from events.session import Session
+from events.times import StreamTimes
 from events.types import Freshness
 from events.zmq_source import Arrival, Link
 from radix import Index
@@ -33,6 +35,8 @@ class Engine:
         self.clock = itertools.count()
         self.answers = True
         self.torn: set[int] = set()  # numbers that get lost on the way of the next answer
+        self.headless = 0  # so many batches get lost at the beginning of the next answer
+        self.cut: int | None = None  # so many batches of the next answer come, and no end
         self.start()
 
     def start(self) -> None:
@@ -49,13 +53,19 @@ class Engine:
         self.index.apply(self.holder, decode(frames.payload, frames.seq))
         return frames
 
-    async def replay(self, start: int) -> list[Frames]:
+    async def replay(self, start: int) -> AsyncGenerator[list[Frames], None]:
         if not self.answers:
             raise ReplayError("no answer")
         torn, self.torn = self.torn, set()
+        cut, self.cut = self.cut, None
         answer = [frames for frames in self.kept if frames.seq >= start]
         # A full send buffer lets the first ones pass.
-        return [frames for frames in answer if frames is answer[0] or frames.seq not in torn]
+        left = [frames for frames in answer if frames is answer[0] or frames.seq not in torn][self.headless :]
+        self.headless = 0
+        for at in range(0, len(left), 2):
+            if cut is not None and at >= cut:
+                raise ReplayError("no more of it")
+            yield left[at : at + 2]
 
 
 class Follower:

@@ -86,7 +86,7 @@ async def test_a_hole_inside_one_wake_up_costs_what_came_before_it(tree: str) ->
 @pytest.mark.parametrize("tree", KINDS)
 async def test_the_loop_is_given_back_within_one_wake_up(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """FC-28: requests are placed while many batches are applied."""
-    monkeypatch.setattr("events.session._SLICE_S", 0.0)
+    monkeypatch.setattr("events.intake._SLICE_S", 0.0)
     follower = await joined(tree)
     await follower.handle(*frames(0))
     seen: list[int] = []
@@ -105,7 +105,7 @@ async def test_the_loop_is_given_back_within_one_wake_up(tree: str, monkeypatch:
 
 async def test_what_was_judged_is_applied_when_the_task_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """FC-14: the cursor and the view end at the same batch."""
-    monkeypatch.setattr("events.session._SLICE_S", 0.0)
+    monkeypatch.setattr("events.intake._SLICE_S", 0.0)
     follower = await joined("plain")
 
     class Source:
@@ -126,7 +126,7 @@ async def test_what_was_judged_is_applied_when_the_task_ends(monkeypatch: pytest
     task = asyncio.get_running_loop().create_task(follower.session.run(None))  # type: ignore[arg-type]
     while follower.applier.counts.batches < 3:
         await asyncio.sleep(0)
-    assert follower.session._ready, "in the middle"
+    assert follower.session._intake, "in the middle"
     task.cancel()
     await asyncio.wait([task])
     assert Source.closed
@@ -135,7 +135,7 @@ async def test_what_was_judged_is_applied_when_the_task_ends(monkeypatch: pytest
 
 async def test_a_view_that_is_dropped_takes_what_was_judged_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """FC-03: health says that the engine died while its last batches are applied."""
-    monkeypatch.setattr("events.session._SLICE_S", 0.0)
+    monkeypatch.setattr("events.intake._SLICE_S", 0.0)
     follower = await joined("plain")
     await follower.handle(*frames(0))
     handling = asyncio.get_running_loop().create_task(follower.handle(*frames(*range(1, 60))))

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from events.session import Session, StreamTimes
+from events.session import Session
+from events.times import StreamTimes
 from events.types import Freshness
 from radix import Applied, Batch, Index
 from tests.events.followed import BLOCK, following, live, send_chain
