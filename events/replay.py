@@ -35,6 +35,15 @@ class Frames:
     topic: bytes = field(default=b"", compare=False)
 
 
+@dataclass(slots=True)
+class Answer:
+    """What became of a replay. first: the number it began with. torn: some in the middle are missing. ended: by its end mark."""
+
+    first: int | None = None
+    torn: bool = False
+    ended: bool = False
+
+
 def parse_reply(frames: Sequence[bytes]) -> Frames | None:
     """One reply, None for the end mark; raises ReplayError.
 

@@ -11,8 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Protocol
 
 import zmq.asyncio
 
@@ -20,31 +18,14 @@ from events.apply import Applier
 from events.cursor import Cursor, Duplicate, Gap, Memory, Next, Restart
 from events.errors import DecodeError, ReplayError
 from events.intake import Intake
-from events.replay import Frames, read_replay
+from events.replay import Answer, Frames, read_replay
 from events.times import StreamTimes
 from events.types import Freshness
-from events.zmq_source import Arrival, Broken, Link, ZmqSource
+from events.zmq_source import Arrival, Broken, Link, Source, ZmqSource
 
 log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 600.0
-
-
-@dataclass(slots=True)
-class _Answer:
-    """What became of a replay. first: the number it began with. torn: some in the middle are missing. ended: by its end mark."""
-
-    first: int | None = None
-    torn: bool = False
-    ended: bool = False
-
-
-class Source(Protocol):
-    """Where messages wait."""
-
-    def discard(self) -> None:
-        """Throw away what has arrived."""
-        ...
 
 
 class Session:
@@ -64,6 +45,7 @@ class Session:
         self._since: int | None = None  # the first batch in the view
         self._last_before_blink: int | None = None  # newest number before a reconnect that could not be checked
         self._replay_due: float | None = None  # monotonic; the past could not be had, ask for it again then
+        self._confirm_due: float | None = None  # monotonic; nothing has come since the connection did
         self._link_lost_at: float | None = None  # monotonic
         self._replay_wait_s = times.retry_replay_s
         self._retried_seq = -1  # the batch whose failure we answered by asking for everything again
@@ -79,8 +61,8 @@ class Session:
             while True:
                 await self.handle(source, await source.arrivals(self._wait_s()))
                 self._drop_what_nobody_confirms()
-                if self._replay_due is not None and self.connected and time.monotonic() >= self._replay_due:
-                    await self._bootstrap()
+                if self.connected:
+                    await self._ask_what_is_due()
         finally:
             self.connected = False
             source.close()
@@ -88,10 +70,16 @@ class Session:
 
     def _wait_s(self) -> float | None:
         """Seconds until something is due; None when nothing is."""
-        due = [] if self._replay_due is None else [self._replay_due]
-        if self._link_lost_at is not None:
-            due.append(self._link_lost_at + self._times.link_down_s)
+        drop_due = None if self._link_lost_at is None else self._link_lost_at + self._times.link_down_s
+        due = [at for at in (self._replay_due, self._confirm_due, drop_due) if at is not None]
         return max(0.0, min(due) - time.monotonic()) if due else None
+
+    async def _ask_what_is_due(self) -> None:
+        now = time.monotonic()
+        if self._replay_due is not None and now >= self._replay_due:
+            await self._bootstrap()
+        if self._confirm_due is not None and now >= self._confirm_due:
+            await self._confirm()
 
     def _drop_what_nobody_confirms(self) -> None:
         lost_at = self._link_lost_at
@@ -122,6 +110,8 @@ class Session:
             self.connected = True
             self._link_lost_at = None
             unusable = await self._linked(source) or unusable
+        elif arrivals:
+            self._confirm_due = None
         for arrival in () if unusable else arrivals:
             if isinstance(arrival, Frames):
                 if arrival.seq == self._cursor.expected:  # as nearly always
@@ -132,8 +122,7 @@ class Session:
                     await self._live(arrival)
             elif isinstance(arrival, Broken):
                 self._counts.broken_messages += 1
-                if self._may_warn("broken"):
-                    self._warn("event message broken replica=%s rank=%d frame_bytes=%s", arrival.sizes)
+                self._warn_rarely("event message broken replica=%s rank=%d frame_bytes=%s", arrival.sizes)
         await self._intake.flush()
 
     async def _linked(self, source: Source) -> bool:
@@ -146,6 +135,7 @@ class Session:
                 await self._bootstrap()
             else:
                 await self._reconcile()
+            self._confirm_due = time.monotonic() + self._times.confirm_s
             return True
         if self._cursor.expected is not None:
             # A blink or a new process: nobody can tell which, so the view goes.
@@ -288,17 +278,29 @@ class Session:
         else:
             self._lose("no replay")
 
-    async def _ask(self, start: int, join: Callable[[Frames], bool], torn: Callable[[], None]) -> _Answer:
+    async def _confirm(self) -> None:
+        """A batch that was published before the subscription was in force, and after the replay, shows with the next one only.
+
+        So an engine that is quiet is asked for it, once.
+        """
+        self._confirm_due = None
+        expected = self._cursor.expected
+        if expected is not None:
+            await self._ask(expected, lambda _: True, lambda: None, in_doubt=False)
+
+    async def _ask(
+        self, start: int, join: Callable[[Frames], bool], torn: Callable[[], None], *, in_doubt: bool = True
+    ) -> Answer:
         """Apply a replay while it comes in; one that is not answered to its end, or torn, is asked for again after a while.
 
         join: looks at the first batch before it is applied; False when no more is wanted. torn: called where batches are missing
-        in the middle: only what is behind the last such place counts.
+        in the middle: only what is behind the last such place counts. in_doubt: the view is, until there is an answer.
         """
         assert self._replay is not None
-        if not self._applier.cold:
+        if in_doubt and not self._applier.cold:
             self._applier.set(Freshness.GAP)
         self._counts.replays += 1
-        answer, last = _Answer(), -1
+        answer, last = Answer(), -1
         try:
             async with aclosing(read_replay(self._context, self._replay, start, timeout_s=self._times.replay_timeout_s)) as parts:
                 async for part in parts:
@@ -316,7 +318,8 @@ class Session:
                     await self._intake.flush()
                     await self._intake.breathe()
         except ReplayError as error:
-            self._ask_later(error)
+            if in_doubt:
+                self._ask_later(error)
             return answer
         answer.ended = True
         if answer.torn:
@@ -325,8 +328,7 @@ class Session:
 
     def _ask_later(self, why: object) -> None:
         self._owe_replay()
-        if self._may_warn("replay"):
-            self._warn("event replay failed replica=%s rank=%d error=%s", why)
+        self._warn_rarely("event replay failed replica=%s rank=%d error=%s", why)
 
     def _owe_replay(self) -> None:
         """Asking holds up the live batches, so a socket that does not answer well is asked ever less often."""
@@ -353,8 +355,7 @@ class Session:
 
     def _spoiled(self, seq: int, error: Exception) -> None:
         """What this batch said is lost, and what we know may contradict it; its bytes still tell processes apart."""
-        if self._may_warn("spoiled"):
-            self._warn("event batch lost replica=%s rank=%d seq=%d error=%r", seq, error)
+        self._warn_rarely("event batch lost replica=%s rank=%d seq=%d error=%r", seq, error)
         payload = self._applier.last_payload
         self._applier.clear()
         self._applier.last_payload = payload
@@ -385,12 +386,11 @@ class Session:
     def _settled(self) -> None:
         self._applier.set(Freshness.LIVE if self._whole else Freshness.PARTIAL)
 
-    def _may_warn(self, kind: str) -> bool:
+    def _warn_rarely(self, message: str, *values: object) -> None:
         now = time.monotonic()
-        if now - self._warned_at.get(kind, -1e9) < self._times.warn_every_s:
-            return False
-        self._warned_at[kind] = now
-        return True
+        if now - self._warned_at.get(message, -1e9) >= self._times.warn_every_s:
+            self._warned_at[message] = now
+            self._warn(message, *values)
 
     def _warn(self, message: str, *values: object) -> None:
         log.warning(message, self._applier.replica, self._applier.rank, *values)

@@ -12,6 +12,7 @@ class StreamTimes:
     settle_s: float = 0.1  # from a connection to its subscription being in force
     replay_timeout_s: float = 5.0  # between two replies
     retry_replay_s: float = 15.0  # after a replay that was not answered
+    confirm_s: float = 5.0  # from a connection on which nothing came to the question for what was missed meanwhile
     silence_grace_s: float = 60.0
     link_down_s: float = 10.0  # without a connection; what we believe then may be long gone
     backoff_s: float = 0.5  # after a crash, doubled each time

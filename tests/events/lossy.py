@@ -103,6 +103,12 @@ class Follower:
         if self.session._replay_due is not None and self.session.connected:
             await self.session._bootstrap()
 
+    async def confirm(self) -> None:
+        """Nothing came for a while."""
+        if self.session._confirm_due is not None:
+            self.session._confirm_due = 0.0
+            await self.session._ask_what_is_due()
+
     @property
     def freshness(self) -> Freshness:
         return self.applier.freshness

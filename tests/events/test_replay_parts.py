@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 import zmq.asyncio
 
 from events.replay import AT_ONCE, Frames, read_replay
+from events.session import Session
 from events.types import Freshness
 from events.zmq_source import Link
 from radix import Applied, Batch, Index
+from tests.events.followed import BLOCK as FOLLOWED_BLOCK
+from tests.events.followed import TIMES, following, live
 from tests.events.lossy import BLOCK, Engine, Follower
 from tests.fakes.publisher import FakePublisher, until
 from tests.fakes.wire import batch, chain
@@ -255,3 +259,61 @@ async def test_engines_that_do_not_answer_hold_up_nobody(monkeypatch: pytest.Mon
             for task in waiting:
                 task.cancel()
             await asyncio.wait(waiting)
+
+
+@pytest.mark.parametrize("published", [0, 2])
+async def test_what_was_sent_while_the_subscription_was_on_its_way_is_asked_for(
+    engine: Engine, follower: Follower, published: int
+) -> None:
+    """FC-01: no later batch shows that it is missing."""
+    for n in range(published):
+        engine.publish("store", n)
+    await follower.reconnect(Link.UP)
+    engine.publish("store", 5)
+    states: list[Freshness] = []
+    follower.applier._on_change = lambda _: states.append(follower.freshness)
+    await follower.confirm()
+    assert follower.index.digest(follower.holder) == engine.index.digest(engine.holder)
+    assert (states, follower.applier.counts.gaps, follower.session._since) == ([], 0, 0)
+    await follower.confirm()
+    assert follower.applier.counts.replays == 2
+
+
+async def test_it_is_not_asked_for_once_anything_came(engine: Engine, follower: Follower) -> None:
+    """FC-01: then the next batch tells."""
+    await follower.reconnect(Link.UP)
+    await follower.handle(engine.publish("store", 0))
+    await follower.confirm()
+    assert follower.applier.counts.replays == 1
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_a_question_for_what_was_missed_costs_nothing_when_the_answer_does_not_help(
+    engine: Engine, follower: Follower, answers: bool
+) -> None:
+    """FC-01: a replay socket that died, or forgot what comes next."""
+    engine.publish("store", 0)
+    await follower.reconnect(Link.UP)
+    known = follower.blocks()
+    engine.buffer = 1
+    engine.publish("clear", 1)
+    engine.publish("store", 2)
+    engine.answers = answers
+    await follower.confirm()
+    assert (follower.blocks(), follower.freshness, follower.session._replay_due) == (known, Freshness.LIVE, None)
+
+
+async def test_a_quiet_stream_asks_for_what_it_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FC-01: by itself, over sockets."""
+    confirm = Session._confirm
+
+    async def late(self: Session) -> None:
+        await publisher.send(0, batch(chain(1, FOLLOWED_BLOCK)), live=False)
+        await confirm(self)
+
+    monkeypatch.setattr(Session, "_confirm", late)
+    times = replace(TIMES, confirm_s=0.05)
+    async with FakePublisher() as publisher, following(publisher, times=times) as followed:
+        await live(publisher, followed)
+        await until(lambda: followed.depth() == 1)
+        assert (publisher.questions, followed.stream.freshness) == ([0, 0], Freshness.LIVE)

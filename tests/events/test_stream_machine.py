@@ -72,6 +72,11 @@ class Machine(RuleBasedStateMachine):
     def blink(self, which: int) -> None:
         self.loop.run_until_complete(self.followers[which].reconnect(Link.DOWN, Link.UP))
 
+    @rule(which=st.sampled_from([0, 1]))
+    def quiet(self, which: int) -> None:
+        """Nothing comes for a while."""
+        self.loop.run_until_complete(self.followers[which].confirm())
+
     @rule(count=st.integers(0, 8))
     def restart(self, count: int) -> None:
         """The new process has published some batches before the connections are back."""
