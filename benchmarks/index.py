@@ -131,7 +131,7 @@ class Bench:
             self._note("match_1024_to_64", few / many, 1024, depth, 1e-3 / many, "k/s")
 
     def ingest(self) -> None:
-        """Event payloads into the tree against msgspec's decoding alone: ours alone with one payload in a call, too."""
+        """Event payloads into the tree against msgspec's decoding alone: with one payload in a call, and by streams, too."""
         for size in SIZES[:3]:
             payloads = Payloads(SEED, 64, size, CELL_BLOCKS)
             times: dict[str, list[float]] = {}
@@ -140,9 +140,11 @@ class Bench:
                 times.setdefault("untyped", []).append(payloads.decode(False))
                 times.setdefault("ingest", []).append(payloads.ingest(WAKE_UP))
                 times.setdefault("ingest_single", []).append(payloads.ingest(1))
+                times.setdefault("follow", []).append(payloads.follow(WAKE_UP))
+                times.setdefault("follow_single", []).append(payloads.follow(1))
             medians = {key: median(values) for key, values in times.items()}
             theirs = min(medians["typed"], medians["untyped"])
-            for what in ("ingest", "ingest_single"):
+            for what in ("ingest", "ingest_single", "follow", "follow_single"):
                 name, spent = f"{what}_n{min(size, 64)}", medians[what]
                 self._note(name, theirs / spent, 64, size, payloads.blocks / spent / 1e6, "M blocks/s")
 

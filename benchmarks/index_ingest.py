@@ -1,12 +1,14 @@
 """Event payloads into the compiled tree against msgspec's decoding of the same payloads alone: same process, in turns.
 
-Payloads are vLLM's maps with token ids and one nil of extra keys a block, one store each behind a prefix that all workers hold,
-in a shuffled order of wake-ups. Ours is everything from a list of payloads to the changed tree, in memory the tree has not
-touched yet; theirs stops at Python objects, with or without types, whichever is faster.
+`ingest` measures the tree alone; `follow` the whole way of a stream from arrived messages on: cursor, memory of what came,
+counters, index. Payloads are vLLM's maps with token ids and one nil of extra keys a block, one store each behind a prefix that
+all workers hold, in a shuffled order of wake-ups. Ours is everything from a list of payloads to the changed tree, in memory the
+tree has not touched yet; theirs stops at Python objects, with or without types, whichever is faster.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import random
 import time
@@ -16,6 +18,11 @@ import msgspec
 import numpy as np
 
 from benchmarks import index_workload as work
+from benchmarks.index_fill import new_index
+from events.apply import Applier
+from events.replay import Frames
+from events.session import Session
+from events.times import StreamTimes
 from radix.core.compiled import CompiledTree
 from radix.ingest import Feed, Ingest
 
@@ -92,8 +99,49 @@ class Payloads:
             raise RuntimeError(f"stored {stored} of {self.blocks} blocks")
         return spent
 
+    def follow(self, together: int) -> float:
+        """CPU seconds of streams for all of them, `together` messages at a wake-up."""
+        return asyncio.run(self._followed(together))
 
-def _payload(hashes: list[int], parent: int, tokens: list[int]) -> bytes:
+    async def _followed(self, together: int) -> float:
+        index = new_index("compiled", CompiledTree(huge_pages=True))
+        sessions: list[Session] = []
+        for worker in range(self.workers):
+            applier = Applier(index, index.holder(f"r{worker}", 0), grace_s=60.0, clock=time.time)
+            sessions.append(Session(applier, "", None, "", StreamTimes()))
+            first = [
+                Frames(at, _payload(hashes.tolist(), None, tokens.tolist()))
+                for at, (hashes, tokens) in enumerate(zip(self.prefixes, self.prefix_tokens, strict=True))
+            ]
+            await sessions[-1].handle(_Nowhere(), first)
+        before_all = index.stats().blocks
+        numbered = [
+            [Frames(at, payload) for at, payload in enumerate(payloads, len(self.prefixes))] for payloads in self.by_worker
+        ]
+        order = [worker for worker, messages in enumerate(numbered) for _ in range(0, len(messages), together)]
+        random.Random(together).shuffle(order)  # of the workers; each one's messages stay in order
+        nexts = [0] * self.workers
+        gc.collect()
+        before = time.process_time()
+        for worker in order:
+            at = nexts[worker]
+            nexts[worker] = at + together
+            await sessions[worker].handle(_Nowhere(), numbered[worker][at : at + together])
+        spent = time.process_time() - before
+        stored = index.stats().blocks - before_all
+        if stored != self.blocks:
+            raise RuntimeError(f"stored {stored} of {self.blocks} blocks")
+        return spent
+
+
+class _Nowhere:
+    """A subscription with nothing to throw away."""
+
+    def discard(self) -> None:
+        return None
+
+
+def _payload(hashes: list[int], parent: int | None, tokens: list[int]) -> bytes:
     store = _Store(hashes, parent, tokens, _WIDTH, None, "GPU", None, [None] * len(hashes))
     return msgspec.msgpack.encode(_Message(1_767_225_600.25, [store], 0))
 

@@ -73,10 +73,10 @@ class Writer:
 
     def _step(self) -> None:
         applier, store, _ = self._events[self._at % EVENTS]
-        applier.apply(store)
+        applier.apply((store,))
         if self._at >= WINDOW:
             applier, _, remove = self._events[(self._at - WINDOW) % EVENTS]
-            applier.apply(remove)
+            applier.apply((remove,))
         self._at += 1
         self.stored_blocks += EVENT_BLOCKS
 

@@ -61,12 +61,12 @@ class Watched(Index):
         self.at.setdefault(batch.seq, time.perf_counter())
         return applied
 
-    def apply_payload(self, holder: int, payload: bytes, decode: Callable[[bytes], Batch]) -> Heard:
+    def apply_payloads(self, holder: int, payloads: Sequence[bytes], decode: Callable[[int, bytes], Batch], heard: Heard) -> None:
         """As the index does."""
-        heard = super().apply_payload(holder, payload, decode)
+        super().apply_payloads(holder, payloads, decode, heard)
         at = time.perf_counter()
-        self.at.setdefault(decode(payload).seq, at)
-        return heard
+        for place, payload in enumerate(payloads[: len(heard.batches)]):
+            self.at.setdefault(decode(place, payload).seq, at)
 
 
 async def measure(url: str, wait_ms: int) -> Row:

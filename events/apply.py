@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -51,8 +51,11 @@ class View(Protocol):
         """Change the view by one batch."""
         ...
 
-    def apply_payload(self, holder: int, payload: bytes, decode: Callable[[bytes], Batch]) -> Heard:
-        """The same of a batch as the engine sent it; raises what `decode` raises."""
+    def apply_payloads(self, holder: int, payloads: Sequence[bytes], decode: Callable[[int, bytes], Batch], heard: Heard) -> None:
+        """The same of batches as the engine sent them, of at least the first; `heard` tells how many.
+
+        decode: of the payload at a place; what it raises for the next one is passed on.
+        """
         ...
 
     def clear(self, holder: int) -> int:
@@ -100,30 +103,44 @@ class Applier:
         """Nothing has been heard yet."""
         return self._trust.base is Freshness.COLD
 
-    def apply(self, frames: Frames) -> None:
-        """Decode one batch and change the view by it; raises DecodeError, and whatever else goes wrong."""
-        self.counts.bytes += len(frames.payload)
-        self.last_payload = frames.payload
-        self._note(self._index.apply_payload(self._holder, frames.payload, partial(decode, seq=frames.seq)))
+    def apply(self, batches: Sequence[Frames]) -> tuple[int, Exception | None]:
+        """Decode batches and change the view by them, at least by the first.
+
+        Returns how many were applied, and what went wrong with the next one: DecodeError, or whatever else.
+        """
+        heard, error = Heard(), None
+        payloads = [frames.payload for frames in batches]
+        try:
+            self._index.apply_payloads(self._holder, payloads, partial(_decode_at, batches), heard)
+        except Exception as raised:  # a bug of ours in one batch must not stop the stream (FC-04)
+            error = raised
+        done = len(heard.batches)
+        tried = done + (error is not None)
+        self.counts.bytes += sum(map(len, payloads[:tried]))
+        self.last_payload = payloads[tried - 1]
+        self._note(heard)
+        return done, error
 
     def take(self, batch: Batch) -> None:
         """Change the view by one batch; raises whatever goes wrong."""
-        self._note(Heard.of(batch, self._index.apply(self._holder, batch)))
+        heard = Heard()
+        heard.add(batch, self._index.apply(self._holder, batch))
+        self._note(heard)
 
     def _note(self, heard: Heard) -> None:
         counts, applied = self.counts, heard.applied
         # The socket decides whose batch it is: engines behind an external balancer number their ranks by other rules (FC-21).
-        counts.rank_mismatches += heard.rank is not None and heard.rank != self.rank
-        counts.batches += 1
+        counts.rank_mismatches += sum([rank is not None and rank != self.rank for _, rank in heard.batches])
+        counts.batches += len(heard.batches)
         counts.events += heard.events
         counts.stored += applied.stored
         counts.removed += applied.removed
         counts.skipped += applied.skipped
         counts.orphans += applied.orphans
         counts.unknown_removes += applied.unknown
-        if heard.ts:
-            counts.apply_lag_s = self._clock() - heard.ts
-        if self._trust.heard():
+        if heard.batches and (ts := heard.batches[-1][0]):
+            counts.apply_lag_s = self._clock() - ts
+        if heard.batches and self._trust.heard():
             self._tell()
 
     def clear(self) -> None:
@@ -146,3 +163,7 @@ class Applier:
     def _tell(self) -> None:
         if self._on_change is not None:
             self._on_change(self._holder)
+
+
+def _decode_at(batches: Sequence[Frames], place: int, payload: bytes) -> Batch:
+    return decode(payload, batches[place].seq)

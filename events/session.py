@@ -9,36 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 
 import zmq.asyncio
 
 from events.apply import Applier
 from events.cursor import Cursor, Duplicate, Gap, Memory, Next, Restart
 from events.errors import DecodeError, ReplayError
-from events.replay import Frames, ask_replay, unbroken_tail
+from events.intake import Intake
+from events.replay import Answer, Frames, read_replay
+from events.times import StreamTimes
 from events.types import Freshness
-from events.zmq_source import Arrival, Broken, Link, ZmqSource
+from events.zmq_source import Arrival, Broken, Link, Source, ZmqSource
 
 log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 600.0
-_SLICE_S = 0.002  # the loop also serves requests; give it back after this long
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTimes:
-    """How long the parts of a stream may take."""
-
-    settle_s: float = 0.1  # from a connection to its subscription being in force
-    replay_timeout_s: float = 5.0  # between two replies
-    retry_replay_s: float = 15.0  # after a replay that was not answered
-    silence_grace_s: float = 60.0
-    link_down_s: float = 10.0  # without a connection; what we believe then may be long gone
-    backoff_s: float = 0.5  # after a crash, doubled each time
-    max_backoff_s: float = 30.0
-    warn_every_s: float = 30.0
 
 
 class Session:
@@ -58,10 +45,12 @@ class Session:
         self._since: int | None = None  # the first batch in the view
         self._last_before_blink: int | None = None  # newest number before a reconnect that could not be checked
         self._replay_due: float | None = None  # monotonic; the past could not be had, ask for it again then
+        self._confirm_due: float | None = None  # monotonic; nothing has come since the connection did
         self._link_lost_at: float | None = None  # monotonic
         self._replay_wait_s = times.retry_replay_s
         self._retried_seq = -1  # the batch whose failure we answered by asking for everything again
-        self._slice_end = 0.0
+        self._intake = Intake(applier, self._failed)  # of batches that were judged to come next
+        self._doubted: int | None = None  # the past began with this number: something before it may have been lost on the way
         self._warned_at: dict[str, float] = {}
 
     async def run(self, context: zmq.asyncio.Context) -> None:
@@ -70,20 +59,27 @@ class Session:
         self._context = context
         try:
             while True:
-                await self._handle(source, await source.arrivals(self._wait_s()))
+                await self.handle(source, await source.arrivals(self._wait_s()))
                 self._drop_what_nobody_confirms()
-                if self._replay_due is not None and self.connected and time.monotonic() >= self._replay_due:
-                    await self._bootstrap()
+                if self.connected:
+                    await self._ask_what_is_due()
         finally:
             self.connected = False
             source.close()
+            self._intake.finish()  # the cursor has passed it
 
     def _wait_s(self) -> float | None:
         """Seconds until something is due; None when nothing is."""
-        due = [] if self._replay_due is None else [self._replay_due]
-        if self._link_lost_at is not None:
-            due.append(self._link_lost_at + self._times.link_down_s)
+        drop_due = None if self._link_lost_at is None else self._link_lost_at + self._times.link_down_s
+        due = [at for at in (self._replay_due, self._confirm_due, drop_due) if at is not None]
         return max(0.0, min(due) - time.monotonic()) if due else None
+
+    async def _ask_what_is_due(self) -> None:
+        now = time.monotonic()
+        if self._replay_due is not None and now >= self._replay_due:
+            await self._bootstrap()
+        if self._confirm_due is not None and now >= self._confirm_due:
+            await self._confirm()
 
     def _drop_what_nobody_confirms(self) -> None:
         lost_at = self._link_lost_at
@@ -98,7 +94,8 @@ class Session:
         self._replay_due = None
         self._applier.set(Freshness.COLD)
 
-    async def _handle(self, source: ZmqSource, arrivals: Sequence[Arrival]) -> None:
+    async def handle(self, source: Source, arrivals: Sequence[Arrival]) -> None:
+        """Take what came at one wake-up; changes of the connection stand before messages."""
         links = [arrival for arrival in arrivals if isinstance(arrival, Link)]
         if links and links[-1] is Link.DOWN:
             self.connected = False
@@ -113,15 +110,22 @@ class Session:
             self.connected = True
             self._link_lost_at = None
             unusable = await self._linked(source) or unusable
+        elif arrivals:
+            self._confirm_due = None
         for arrival in () if unusable else arrivals:
             if isinstance(arrival, Frames):
-                await self._live(arrival)
+                if arrival.seq == self._cursor.expected:  # as nearly always
+                    self._cursor.step(arrival.seq)
+                    if self._add(arrival):
+                        await self._intake.flush()
+                else:
+                    await self._live(arrival)
             elif isinstance(arrival, Broken):
                 self._counts.broken_messages += 1
-                if self._may_warn("broken"):
-                    self._warn("event message broken replica=%s rank=%d frame_bytes=%s", arrival.sizes)
+                self._warn_rarely("event message broken replica=%s rank=%d frame_bytes=%s", arrival.sizes)
+        await self._intake.flush()
 
-    async def _linked(self, source: ZmqSource) -> bool:
+    async def _linked(self, source: Source) -> bool:
         """The connection is up; True when the view now covers all messages that came before."""
         if self._replay is not None:
             await asyncio.sleep(self._times.settle_s)
@@ -131,6 +135,7 @@ class Session:
                 await self._bootstrap()
             else:
                 await self._reconcile()
+            self._confirm_due = time.monotonic() + self._times.confirm_s
             return True
         if self._cursor.expected is not None:
             # A blink or a new process: nobody can tell which, so the view goes.
@@ -147,9 +152,9 @@ class Session:
             return
         match self._cursor.step(frames.seq):
             case Next():
-                await self._apply(frames)
                 if expected is None:
                     self._adopted(frames.seq)
+                self._add(frames)
             case Duplicate():
                 if known is None:
                     self._counts.duplicates += 1
@@ -158,6 +163,7 @@ class Session:
             case Restart():
                 await self._restarted(frames)
             case Gap() as gap:
+                await self._intake.flush()
                 await self._heal(gap)
                 await self._resume(frames)
 
@@ -169,6 +175,7 @@ class Session:
         self._settled()
 
     async def _restarted(self, frames: Frames) -> None:
+        await self._intake.flush()
         self._counts.restarts += 1
         self._warn("engine restarted replica=%s rank=%d seq=%d", frames.seq)
         self._void()
@@ -184,112 +191,171 @@ class Session:
             self._lose("short replay")
             adopting, judged = True, self._cursor.step(frames.seq)
         if isinstance(judged, Next):
-            await self._apply(frames)
             if adopting:
                 self._adopted(frames.seq)
+            self._add(frames)
 
     async def _bootstrap(self) -> None:
         """Build the view from the first batch the engine still has; what we have stays when it does not answer."""
-        batches = await self._ask(0)
-        if batches is None:
-            self._settled()
-            return
-        tail = unbroken_tail(batches)
-        if self._since is not None and tail and tail[0].seq >= self._since:
-            await self._absorb(tail)  # what we have reaches further back than what the engine has
-            return
-        self._void()
-        self._whole = not batches or tail[0].seq == 0
-        if not batches:
+        doubted = self._doubted
+        kept = False  # what we have reaches further back than what the engine has
+
+        def join(first: Frames) -> bool:
+            nonlocal kept
+            kept = self._since is not None and first.seq >= self._since
+            if not kept:
+                self._void()
+            self._replay_due = None
+            return True
+
+        answer = await self._ask(0, join, lambda: None if kept else self._void())
+        if answer.ended and answer.first is None:
+            self._void()
             self._cursor.reset(0)
-        await self._absorb(tail)
+            self._whole = True
+            self._replay_due = None
+        elif answer.ended and not (kept and answer.torn):
+            self._whole = self._since == 0
+        if answer.ended and not answer.torn:
+            self._judge_beginning(answer.first or 0, doubted)
+        self._settled()
+
+    def _judge_beginning(self, first: int, doubted: int | None) -> None:
+        """A replay of everything began at `first`: the engine forgot what was before, or that was lost on the way.
+
+        So it is asked for once more, and again as long as that brings earlier batches.
+        """
+        if not first or (doubted is not None and first >= doubted):
+            self._doubted = None
+            self._replay_wait_s = self._times.retry_replay_s
+        else:
+            self._doubted = first
+            if self._replay_due is None:
+                self._owe_replay()
 
     async def _heal(self, gap: Gap) -> None:
         """Fetch what is missing, or give up the view."""
         self._counts.gaps += 1
         self._applier.set(Freshness.GAP)
         self._warn("event gap replica=%s rank=%d want=%d got=%d", gap.first, gap.last + 1)
-        batches = await self._ask(gap.first) if self._replay is not None else None
-        tail = unbroken_tail(batches) if batches else []
-        if not tail or tail[0].seq != gap.first:
+        if self._replay is None:
             self._lose("gap")
-        await self._absorb(tail)
+            return
+
+        def join(first: Frames) -> bool:
+            if first.seq != gap.first:
+                self._lose_beginning("gap")
+            return True
+
+        answer = await self._ask(gap.first, join, self._void)
+        if answer.ended and answer.first is not None:
+            self._settled()
+        else:
+            self._lose_beginning("gap")
 
     async def _reconcile(self) -> None:
         """After a reconnect: the newest batch we applied is still the engine's, or this is another process."""
         last = self._cursor.last
         assert last is not None
-        batches = await self._ask(last)
-        if batches is None:
-            self._lose("no replay")
-        elif batches and batches[0].seq == last and batches[0].payload == self._applier.last_payload:
-            if len(unbroken_tail(batches)) < len(batches):
-                self._lose("broken replay")
-            await self._absorb(unbroken_tail(batches))
-        elif batches and batches[0].seq > last:
-            self._lose("replay too short")
-            await self._absorb(unbroken_tail(batches))
-        else:
+        changed = False
+
+        def join(first: Frames) -> bool:
+            nonlocal changed
+            if first.seq > last:
+                self._lose_beginning("replay too short")
+            else:
+                changed = first.seq != last or first.payload != self._applier.last_payload
+            return not changed
+
+        answer = await self._ask(last, join, self._void)
+        if changed or (answer.ended and answer.first is None):
             self._counts.restarts += 1
             self._warn("engine restarted replica=%s rank=%d last=%d", last)
             self._void()
             await self._bootstrap()
+        elif answer.ended:
+            self._settled()
+        else:
+            self._lose("no replay")
 
-    async def _ask(self, start: int) -> list[Frames] | None:
-        """A replay, or None when it is not answered; then it is asked again after a while."""
+    async def _confirm(self) -> None:
+        """A batch that was published before the subscription was in force, and after the replay, shows with the next one only.
+
+        So an engine that is quiet is asked for it, once.
+        """
+        self._confirm_due = None
+        expected = self._cursor.expected
+        if expected is not None:
+            await self._ask(expected, lambda _: True, lambda: None, in_doubt=False)
+
+    async def _ask(
+        self, start: int, join: Callable[[Frames], bool], torn: Callable[[], None], *, in_doubt: bool = True
+    ) -> Answer:
+        """Apply a replay while it comes in; one that is not answered to its end, or torn, is asked for again after a while.
+
+        join: looks at the first batch before it is applied; False when no more is wanted. torn: called where batches are missing
+        in the middle: only what is behind the last such place counts. in_doubt: the view is, until there is an answer.
+        """
         assert self._replay is not None
-        if not self._applier.cold:
+        if in_doubt and not self._applier.cold:
             self._applier.set(Freshness.GAP)
         self._counts.replays += 1
+        answer, last = Answer(), -1
         try:
-            batches = await ask_replay(self._context, self._replay, start, timeout_s=self._times.replay_timeout_s)
+            async with aclosing(read_replay(self._context, self._replay, start, timeout_s=self._times.replay_timeout_s)) as parts:
+                async for part in parts:
+                    for frames in part:
+                        if answer.first is None:
+                            answer.first = frames.seq
+                            if not join(frames):
+                                return answer
+                        elif frames.seq != last + 1:
+                            answer.torn = True
+                            torn()
+                        last = frames.seq
+                        if isinstance(self._cursor.replayed(frames.seq), Next):
+                            self._add(frames)
+                    await self._intake.flush()
+                    await self._intake.breathe()
         except ReplayError as error:
-            self._ask_later(error)
-            return None
-        if len(unbroken_tail(batches)) < len(batches):
+            if in_doubt:
+                self._ask_later(error)
+            return answer
+        answer.ended = True
+        if answer.torn:
             self._ask_later("batches were lost on the way")
-        elif not start:  # the whole past, so nothing is owed any more
-            self._replay_due = None
-            self._replay_wait_s = self._times.retry_replay_s
-        return batches
+        return answer
 
     def _ask_later(self, why: object) -> None:
+        self._owe_replay()
+        self._warn_rarely("event replay failed replica=%s rank=%d error=%s", why)
+
+    def _owe_replay(self) -> None:
         """Asking holds up the live batches, so a socket that does not answer well is asked ever less often."""
         self._replay_due = time.monotonic() + self._replay_wait_s
         self._replay_wait_s = min(self._replay_wait_s * 2, _LONGEST_WAIT_S)
-        if self._may_warn("replay"):
-            self._warn("event replay failed replica=%s rank=%d error=%s", why)
 
-    async def _absorb(self, batches: Sequence[Frames]) -> None:
-        for frames in batches:
-            if isinstance(self._cursor.replayed(frames.seq), Next):
-                await self._apply(frames)
-        self._settled()
-
-    async def _apply(self, frames: Frames) -> None:
-        """Change the view by one batch; one that cannot be applied counts as lost (FC-04, FC-07)."""
+    def _add(self, frames: Frames) -> bool:
+        """A batch comes next; True when the intake should be flushed."""
         self._memory.add(frames.seq, frames.payload)
         if self._since is None:
             self._since = frames.seq
-        try:
-            self._applier.apply(frames)
-        except DecodeError as error:
-            self._counts.decode_errors += 1
-            self._spoiled(frames.seq, error)  # a replay would bring the same bytes
-        except Exception as error:  # a bug of ours in one batch must not stop the stream
+        return self._intake.add(frames)
+
+    def _failed(self, seq: int, error: Exception) -> None:
+        """A batch that cannot be applied counts as lost (FC-04, FC-07)."""
+        if isinstance(error, DecodeError):
+            self._counts.decode_errors += 1  # a replay would bring the same bytes
+        else:
             self._counts.apply_errors += 1
-            self._spoiled(frames.seq, error)
-            if self._replay is not None and frames.seq != self._retried_seq:
-                self._retried_seq = frames.seq
-                self._replay_due = time.monotonic()
-        if time.monotonic() > self._slice_end:
-            await asyncio.sleep(0)
-            self._slice_end = time.monotonic() + _SLICE_S
+        self._spoiled(seq, error)
+        if not isinstance(error, DecodeError) and self._replay is not None and seq != self._retried_seq:
+            self._retried_seq = seq
+            self._replay_due = time.monotonic()
 
     def _spoiled(self, seq: int, error: Exception) -> None:
         """What this batch said is lost, and what we know may contradict it; its bytes still tell processes apart."""
-        if self._may_warn("spoiled"):
-            self._warn("event batch lost replica=%s rank=%d seq=%d error=%r", seq, error)
+        self._warn_rarely("event batch lost replica=%s rank=%d seq=%d error=%r", seq, error)
         payload = self._applier.last_payload
         self._applier.clear()
         self._applier.last_payload = payload
@@ -303,21 +369,28 @@ class Session:
         self._void()
         self._settled()
 
+    def _lose_beginning(self, why: str) -> None:
+        """A replay begins too late: the engine forgot what was before, or that was lost on the way."""
+        self._lose(why)
+        if self._replay_due is None:
+            self._owe_replay()
+
     def _void(self) -> None:
+        self._intake.drop()
         self._applier.clear()
         self._cursor.reset(None)
         self._since = None
         self._whole = False
+        self._doubted = None
 
     def _settled(self) -> None:
         self._applier.set(Freshness.LIVE if self._whole else Freshness.PARTIAL)
 
-    def _may_warn(self, kind: str) -> bool:
+    def _warn_rarely(self, message: str, *values: object) -> None:
         now = time.monotonic()
-        if now - self._warned_at.get(kind, -1e9) < self._times.warn_every_s:
-            return False
-        self._warned_at[kind] = now
-        return True
+        if now - self._warned_at.get(message, -1e9) >= self._times.warn_every_s:
+            self._warned_at[message] = now
+            self._warn(message, *values)
 
     def _warn(self, message: str, *values: object) -> None:
         log.warning(message, self._applier.replica, self._applier.rank, *values)

@@ -10,7 +10,8 @@ import zmq.asyncio
 
 from events.apply import Applier, Counts, View
 from events.attempts import Attempts
-from events.session import Session, StreamTimes
+from events.session import Session
+from events.times import StreamTimes
 from events.types import Freshness
 
 log = logging.getLogger(__name__)

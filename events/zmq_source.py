@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import zmq
 import zmq.asyncio
@@ -38,6 +39,14 @@ class Broken:
 
 
 Arrival = Frames | Broken | Link
+
+
+class Source(Protocol):
+    """Where messages wait."""
+
+    def discard(self) -> None:
+        """Throw away what has arrived."""
+        ...
 
 
 class ZmqSource:

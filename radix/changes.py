@@ -115,17 +115,22 @@ class Applied:
 
 @dataclass(slots=True)
 class Heard:
-    """What a payload said and did. events: those not understood too. ts, rank: as in `Batch`."""
+    """What payloads said and did. events: those not understood too. batches: (ts, rank) of each that was applied to its end."""
 
     applied: Applied = field(default_factory=Applied)
     events: int = 0
-    ts: float = 0.0
-    rank: int | None = None
+    batches: list[tuple[float, int | None]] = field(default_factory=list)
 
-    @classmethod
-    def of(cls, batch: Batch, applied: Applied) -> Heard:
-        """The same of a batch that was applied."""
-        return cls(applied, len(batch.events) + batch.skipped, batch.ts, batch.rank)
+    def add(self, batch: Batch, applied: Applied) -> None:
+        """One batch was applied."""
+        self.events += len(batch.events) + batch.skipped
+        self.batches.append((batch.ts, batch.rank))
+        total = self.applied
+        total.stored += applied.stored
+        total.removed += applied.removed
+        total.orphans += applied.orphans
+        total.unknown += applied.unknown
+        total.skipped += applied.skipped
 
 
 def as_tokens(values: object) -> Int32Array:

@@ -10,7 +10,7 @@ from radix.orphans import Orphans
 from radix.presence import Presence
 from radix.tree import AnyLedger, AnyTree, Place
 
-_LOOSE_PER_ORPHAN = 16  # a loose block costs about a sixteenth of a waiting one
+LOOSE_PER_ORPHAN = 16  # a loose block costs about a sixteenth of a waiting one
 
 
 class Holder:
@@ -61,7 +61,7 @@ class Holder:
         """Begin to count copies of blocks, or to take a repeated store for the same block; only while there are none."""
         self.counting = counting
         self.orphans = Orphans(self._orphan_limit, counting=counting, holder=self.number, bits=self._presence.waiting)
-        limit = self._orphan_limit * _LOOSE_PER_ORPHAN
+        limit = self._orphan_limit * LOOSE_PER_ORPHAN
         self.loose = Loose(limit, counting=counting, holder=self.number, bits=self._presence.loose)
 
     def ledger(self, group: int, tier: Tier) -> AnyLedger:

@@ -56,7 +56,7 @@ class Taken(NamedTuple):
 
     batches: (timestamp in s, rank) of each payload that was read to its end. stores: where a log was asked for.
     waiting: a payload with what comes next and must be applied in another way; when it cannot be decoded, what is known of the
-    holder may be wrong. None when all is done.
+    holder may be wrong. None when all is done. to_the_end: it is all that is left of its payload, not one event.
     """
 
     events: int
@@ -67,6 +67,7 @@ class Taken(NamedTuple):
     batches: list[tuple[float, int | None]]
     stores: list[Store]
     waiting: bytes | None
+    to_the_end: bool
 
 
 class Ingest:
@@ -108,6 +109,7 @@ class Run:
         batches: list[tuple[float, int | None]] = []
         stores: list[Store] = []
         waiting: bytes | None = None
+        how = desk.DONE
         while True:
             first = words[_PAYLOAD]
             how = tree.ingest(at, self._joined, self._count)
@@ -122,7 +124,7 @@ class Run:
                     break
                 self._load()
         events, stored, removed, unknown, skipped = _COUNTS.unpack_from(view, desk.COUNTERS)
-        return Taken(events, stored, removed, unknown, skipped, batches, stores, waiting)
+        return Taken(events, stored, removed, unknown, skipped, batches, stores, waiting, how == desk.SLOW_REST)
 
     def rest(self) -> list[bytes]:
         """Payloads with all that comes next, behind what waits; the run is over."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from radix.changes import NamespaceHint, Stored, Tier
@@ -39,6 +40,10 @@ class Orphans:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Orphan]:
+        """All of them, in the order they came."""
+        return iter(self._waiting.values())
 
     def add(self, event: Stored, parent: int, data: bytes) -> int:
         """Keep the blocks of a store, each under the one before it; returns how many were not waiting yet."""

@@ -8,12 +8,12 @@ from radix.changes import Applied, Batch, Event, GroupKind, Heard, Tier
 from radix.flat import FlatTree
 from radix.flat_ledger import FlatLedger
 from radix.holder import Holder
-from radix.ingest import Feed, Ingest, Run, Store
+from radix.ingest import Feed, Ingest, Run, Store, Taken
 from radix.namespace import Namespace
 from radix.spot import FlatRoot
 from radix.tree import RootKey
 
-Decode = Callable[[bytes], Batch]
+Decode = Callable[[int, bytes], Batch]  # of a payload at a place
 _PLAIN_KINDS = (GroupKind.UNSTATED, GroupKind.FULL)
 _NO_NAMESPACE = Namespace("").key()
 
@@ -36,29 +36,31 @@ class Payloads:
         self._roots: tuple[FlatRoot, ...] = ()  # what they were made for
         self._leads = 0
 
-    def take(self, owner: Holder, payload: bytes, decode: Decode, *, tell: bool) -> Heard:
-        """Apply one payload; raises what `decode` raises, and then some of its events may have been applied."""
-        heard = Heard()
+    def take(self, owner: Holder, payloads: Sequence[bytes], decode: Decode, heard: Heard, *, tell: bool) -> None:
+        """Apply payloads: all of them, or less when one leaves nothing to the scanner; raises what `decode` does.
+
+        heard: tells how many were applied; when something was raised, some events of the next one may have been, too.
+        """
         feed = self._feed(owner)
         if feed is None:
-            self._decoded(owner, decode(payload), heard)
-            return heard
-        run = self._ingest.start((payload,))
+            self._decoded(owner, decode(0, payloads[0]), heard, whole=True)
+            return
+        run = self._ingest.start(payloads)
         while feed is not None:  # what waits may change what it may do
-            waiting = self._go(owner, run, feed, heard, tell=tell)
-            if waiting is None:
-                return heard
-            self._decoded(owner, decode(waiting), heard)
+            taken = self._go(owner, run, feed, heard, tell=tell)
+            if taken.waiting is None:
+                return
+            place = len(heard.batches)
+            self._decoded(owner, decode(place, taken.waiting), heard, whole=taken.to_the_end)
             feed = self._feed(owner)
-        for rest in run.rest():
-            self._decoded(owner, decode(rest), heard)
-        return heard
+        for rest in run.rest()[:1]:  # what may have begun
+            self._decoded(owner, decode(len(heard.batches), rest), heard, whole=True)
 
     def forget(self, holder: int) -> None:
         """A holder was changed in another way."""
         self._feeds.pop(holder, None)
 
-    def _go(self, owner: Holder, run: Run, feed: Feed, heard: Heard, *, tell: bool) -> bytes | None:
+    def _go(self, owner: Holder, run: Run, feed: Feed, heard: Heard, *, tell: bool) -> Taken:
         taken = run.go(feed, log=tell)
         applied = heard.applied
         heard.events += taken.events
@@ -70,19 +72,19 @@ class Payloads:
             self._tell(owner, store)
         if taken.removed:
             self._tree.tidy()
-        if taken.batches:
-            heard.ts, heard.rank = taken.batches[-1]
-        return taken.waiting
+        heard.batches += taken.batches
+        return taken
 
     def _tell(self, owner: Holder, store: Store) -> None:
         self._stored(owner, self._tree.numbered(store.root), store.before, store.blocks)
 
-    def _decoded(self, owner: Holder, batch: Batch, heard: Heard) -> None:
+    def _decoded(self, owner: Holder, batch: Batch, heard: Heard, *, whole: bool) -> None:
+        """Apply what was decoded. whole: it is all that was left of its payload, not one event out of it."""
         heard.events += len(batch.events) + batch.skipped
         heard.applied.skipped += batch.skipped
-        if batch.ts:  # one event that was taken out of its payload comes without
-            heard.ts, heard.rank = batch.ts, batch.rank
         self._apply(owner, batch.events, heard.applied)
+        if whole:
+            heard.batches.append((batch.ts, batch.rank))
 
     def _feed(self, owner: Holder) -> Feed | None:
         """What the scanner has to know of a holder; None while its events need more than it can do."""

@@ -31,7 +31,7 @@ class Writer:
         """A run of blocks was stored."""
         if owner.groups.learn(event):
             self._regroup()
-        if _contradicts_itself(event):
+        if contradicts_itself(event):
             applied.skipped += 1
             return
         if not len(event.tokens):
@@ -39,7 +39,7 @@ class Writer:
                 self._hold(owner, event.tier, event.group, block_hash, applied)
             return
         sparse = owner.groups.sparse(event.group)
-        fitting = 0 if sparse and owner.groups.has_full else _complete_blocks(event)
+        fitting = 0 if sparse and owner.groups.has_full else complete_blocks(event)
         if sparse:
             self._resize(owner, event.group, event.tier, event.block_tokens)
         placed = self._settle(owner, event, fitting, applied) if fitting else 0
@@ -63,13 +63,25 @@ class Writer:
             if parent is None:
                 if owner.groups.sparse(event.group):
                     return 0
-                applied.orphans += owner.orphans.add(event, event.parent, data)
-                return fitting
+                return self._wait(owner, event, event.parent, fitting, applied)
             if not _can_follow(parent.root, event.block_tokens, len(event.lead)):
                 return 0
             root, parent = _below(owner, parent, event.namespace_hint)
         self._place(owner, event.tier, root, parent, event.hashes[:fitting], data, applied)
         return fitting
+
+    def _wait(self, owner: Holder, event: Stored, parent: int, fitting: int, applied: Applied) -> int:
+        """Keep the leading blocks of a store for later, up to the first that has a place: what lies behind that need not wait."""
+        width = event.block_tokens
+        found = (at for at in range(fitting) if owner.find(event.group, event.hashes[at]) is not None)
+        waiting = next(found, fitting - 1) + 1
+        applied.orphans += owner.orphans.add(event, parent, event.tokens[: waiting * width].tobytes())
+        if waiting == fitting:
+            return fitting
+        rest = replace(
+            event, hashes=event.hashes[waiting:], parent=event.hashes[waiting - 1], tokens=event.tokens[waiting * width :]
+        )
+        return waiting + self._settle(owner, rest, fitting - waiting, applied)
 
     def _place(
         self,
@@ -168,7 +180,7 @@ def _below(owner: Holder, parent: Place, hint: NamespaceHint) -> tuple[Root, Pla
     return owner.tree.branch(parent, replace(namespace, media=namespace.media + new)), None
 
 
-def _complete_blocks(event: Stored) -> int:
+def complete_blocks(event: Stored) -> int:
     """How many leading blocks can be placed; 0 for placeholders, and where masked blocks make hashes and tokens disagree."""
     if not 0 < event.block_tokens <= _MOST_BLOCK_TOKENS:
         return 0
@@ -176,7 +188,8 @@ def _complete_blocks(event: Stored) -> int:
     return whole if whole <= len(event.hashes) else 0
 
 
-def _contradicts_itself(event: Stored) -> bool:
+def contradicts_itself(event: Stored) -> bool:
+    """Whether a store names a block twice, or as its own parent."""
     return len(set(event.hashes)) != len(event.hashes) or event.parent in event.hashes
 
 

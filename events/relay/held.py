@@ -1,88 +1,68 @@
 """What one rank has, as its events told it, so that it can be told again to someone who joins late.
 
-A view in an index knows places; this knows announcements: by which events each block that is still there came. Told again in
-their order they lead to the same view, with the same names, copies, tiers, cache groups, waiting blocks and holes. For holes a
-removed block is kept as long as blocks behind it are there: it is told too, and then removed.
+A view in an index knows places; this knows announcements: by which store each block that has a place came. It decides as
+`radix.writer` does what gets a place, what waits for a parent (per tier: a copy may wait while others have their place) and what
+is known by name only. A removed block keeps its place as long as blocks behind it have theirs: a hole, told and then removed.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
 
-from radix.changes import Applied, Batch, Cleared, Event, GroupKind, Removed, Stored, Tier, as_tokens
+from events.relay.inventory import Inventory, Kept, KeptGroup, key_of, parent_key, store_of
+from radix.changes import Applied, Batch, Cleared, Removed, Stored, Tier
+from radix.groups import Groups
+from radix.holder import LOOSE_PER_ORPHAN
+from radix.loose import Loose
+from radix.orphans import Orphan, Orphans
+from radix.writer import complete_blocks, contradicts_itself
 
 _NONE = (0,) * len(Tier)
 _ONE = tuple(tuple(int(tier is at) for at in Tier) for tier in Tier)
-_GROUP_SHIFT = 64
-_HASH_MASK = (1 << _GROUP_SHIFT) - 1
-_NO_TOKENS = as_tokens([])
 
 
 class _Block:
-    """One block. run, at: the store that brought its tokens and its place there; run None: known by name only.
+    """One block with a place. run, at: the store that brought its tokens and its place there.
 
-    copies: per tier. with_tokens: bits of the tiers that brought tokens too. children: blocks here that name it as parent.
-    late: it waits for a parent that was here and is removed.
-    again: it came back without a place, and blocks behind it have theirs from when it was there before.
+    copies: per tier; none in a hole. children: blocks with a place that name it as parent.
     """
 
-    __slots__ = ("again", "at", "children", "copies", "late", "run", "with_tokens")
+    __slots__ = ("at", "children", "copies", "run")
 
-    def __init__(self, run: Stored | None, at: int, children: int) -> None:
+    def __init__(self, run: Stored, at: int) -> None:
         self.run = run
         self.at = at
         self.copies: tuple[int, ...] = _NONE
-        self.late = False
-        self.again = False
-        self.children = children
-        self.with_tokens = 0
-
-
-class Kept(NamedTuple):
-    """One block as it was when a snapshot was taken. key: hash and group in one."""
-
-    key: int
-    run: Stored | None
-    at: int
-    copies: tuple[int, ...]
-    with_tokens: int
-    late: bool
-    again: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """All of a view at one moment; `told` makes events of it, elsewhere and later."""
-
-    blocks: tuple[Kept, ...]
-    groups: tuple[tuple[int, GroupKind, int], ...]  # (group, kind, window tokens), as they were first heard of
+        self.children = 0
 
 
 class Held:
     """The announcements behind one rank's view."""
 
-    def __init__(self, *, counting: bool = True) -> None:
-        """counting: copies of a block are announced one by one (vLLM); False where a store is repeated freely (SGLang)."""
+    def __init__(self, *, counting: bool = True, orphan_limit: int = 8192) -> None:
+        """counting: copies of a block are announced one by one (vLLM); False where a store is repeated freely (SGLang).
+
+        orphan_limit: of waiting blocks, as that of an `Index`.
+        """
         self.counting = counting
         self._blocks: dict[int, _Block] = {}  # by key, parents before their children
-        self._expected: dict[int, int] = {}  # key of a parent that is not here -> blocks that name it
-        self._groups: dict[int, tuple[GroupKind, int]] = {}
-        self._block_tokens = 0
+        self._orphans = Orphans(orphan_limit, counting=counting)
+        self._loose = Loose(orphan_limit * LOOSE_PER_ORPHAN, counting=counting)
+        self._groups = Groups()
 
     def __len__(self) -> int:
         """Blocks, with those kept for the sake of others."""
-        return len(self._blocks)
+        return len(self._blocks) + len(self._orphans) + len(self._loose)
 
     @property
     def block_tokens(self) -> int:
-        """Tokens per block, as the largest store said; 0 before the first."""
-        return self._block_tokens
+        """Tokens per block; 0 before the first store."""
+        return self._groups.block_tokens
 
     def apply(self, batch: Batch) -> Applied:
-        """Take in one batch; orphans are not counted here."""
+        """Take in one batch."""
         applied = Applied(skipped=batch.skipped)
         for event in batch.events:
             match event:
@@ -96,11 +76,11 @@ class Held:
 
     def clear(self) -> int:
         """Forget everything; returns the number of blocks forgotten."""
-        count = len(self._blocks)
+        count = len(self)
         self._blocks = {}
-        self._expected = {}
-        self._groups = {}
-        self._block_tokens = 0
+        self._orphans.clear()
+        self._loose.clear()
+        self._groups = Groups()
         return count
 
     def inventory(self) -> Inventory:
@@ -108,214 +88,165 @@ class Held:
         collecting = gc.isenabled()
         gc.disable()  # so many new objects at once would have it look through all the old ones, for three times the time
         try:
-            blocks = tuple(
-                [Kept(key, it.run, it.at, it.copies, it.with_tokens, it.late, it.again) for key, it in self._blocks.items()]
-            )
+            blocks = tuple([Kept(key, it.run, it.at, it.copies) for key, it in self._blocks.items()])
+            waiting = tuple([(orphan, orphan.copies) for orphan in self._orphans])
+            loose = tuple(self._loose)
         finally:
             if collecting:
                 gc.enable()
-        return Inventory(blocks, tuple([(group, kind, window) for group, (kind, window) in self._groups.items()]))
+        groups = [KeptGroup(number, it.kind, it.window_tokens, dict(it.sizes)) for number, it in self._groups.known.items()]
+        return Inventory(blocks, tuple(groups), waiting, loose)
 
     def _store(self, event: Stored, applied: Applied) -> None:
-        if event.group not in self._groups or event.kind is not GroupKind.UNSTATED:
-            self._groups[event.group] = (event.kind, event.window_tokens)
-        if len(set(event.hashes)) != len(event.hashes) or event.parent in event.hashes:
+        groups = self._groups
+        groups.learn(event)
+        if contradicts_itself(event):
             applied.skipped += 1
             return
-        size = event.block_tokens
-        whole = len(event.tokens) // size if size > 0 else 0
-        if whole > len(event.hashes):
-            whole = 0  # masked blocks: hashes and tokens do not line up
-        if whole:
-            self._block_tokens = max(self._block_tokens, size)
-        for at in range(len(event.hashes)):
-            self._add(event, at, at < whole, applied)
+        if not len(event.tokens):
+            for block_hash in event.hashes:
+                self._hold(event.tier, event.group, block_hash, applied)
+            return
+        sparse = groups.sparse(event.group)
+        fitting = 0 if sparse and groups.has_full else complete_blocks(event)
+        if sparse:
+            groups.known[event.group].resize(event.tier, event.block_tokens)
+        placed = self._settle(event, fitting, applied) if fitting else 0
+        if placed < len(event.hashes):
+            applied.skipped += not sparse
+            for block_hash in event.hashes[placed:]:
+                self._loose.add(event.tier, event.group, block_hash)
 
-    def _add(self, event: Stored, at: int, has_tokens: bool, applied: Applied) -> None:
-        key = _key(event.group, event.hashes[at])
+    def _settle(self, event: Stored, fitting: int, applied: Applied) -> int:
+        """Place the leading blocks of a store, or let them wait for their parent; returns how many that were."""
+        size, group = event.block_tokens, self._groups.known[event.group]
+        if size < group.sizes.get(event.tier, 0):
+            return 0  # the short tail of a prompt
+        if event.parent is not None:
+            parent = self._find(event.group, event.parent)
+            if parent is None:
+                if self._groups.sparse(event.group):
+                    return 0
+                return self._wait(event, event.parent, fitting, applied)
+            if not _can_follow(parent, size, len(event.lead)):
+                return 0
+        group.resize(event.tier, size)
+        for at in range(fitting):
+            self._place(event, at, event.tier, applied)
+        hashes = event.hashes[:fitting]
+        if len(self._loose):
+            for block_hash in hashes:
+                self._take_in(event.group, block_hash, applied)
+        if len(self._orphans):
+            self._adopt(event.group, hashes, applied)
+        return fitting
+
+    def _wait(self, event: Stored, parent: int, fitting: int, applied: Applied) -> int:
+        """Keep the leading blocks of a store for later, up to the first that has a place: what lies behind that need not wait."""
+        width = event.block_tokens
+        found = (at for at in range(fitting) if self._find(event.group, event.hashes[at]) is not None)
+        waiting = next(found, fitting - 1) + 1
+        applied.orphans += self._orphans.add(event, parent, event.tokens[: waiting * width].tobytes())
+        if waiting == fitting:
+            return fitting
+        rest = replace(
+            event, hashes=event.hashes[waiting:], parent=event.hashes[waiting - 1], tokens=event.tokens[waiting * width :]
+        )
+        return waiting + self._settle(rest, fitting - waiting, applied)
+
+    def _place(self, run: Stored, at: int, tier: Tier, applied: Applied) -> None:
+        """One block of a store; its parent is here."""
+        key = key_of(run.group, run.hashes[at])
         block = self._blocks.get(key)
-        if block is not None and block.run is None and has_tokens:
-            del self._blocks[key]  # told again it belongs behind its parent
-            block.run, block.at = event, at
-            block.late = self._adopt(key, block)
-            self._blocks[key] = block
-        elif block is None:
-            block = _Block(event if has_tokens else None, at, self._expected.pop(key, 0))
-            block.late = self._adopt(key, block)
-            self._blocks[key] = block
-        elif block.copies is _NONE or (has_tokens and block.again and not block.with_tokens):
-            block.again = block.late = not has_tokens or self._waits(key, block)
-        if has_tokens:
-            block.with_tokens |= 1 << event.tier
-        applied.stored += not block.copies[event.tier]
+        if block is None:
+            block = self._blocks[key] = _Block(run, at)
+            parent = parent_key(key, run, at)
+            if parent is not None:
+                self._blocks[parent].children += 1
+        self._copy(block, tier, applied)
+
+    def _copy(self, block: _Block, tier: Tier, applied: Applied) -> None:
+        applied.stored += not block.copies[tier]
         if block.copies is _NONE:
-            block.copies = _ONE[event.tier]
-        elif self.counting or not block.copies[event.tier]:
-            block.copies = _changed(block.copies, event.tier, 1)
+            block.copies = _ONE[tier]
+        elif self.counting or not block.copies[tier]:
+            block.copies = _changed(block.copies, tier, 1)
 
-    def _adopt(self, key: int, block: _Block) -> bool:
-        """Tell the parent; True when this block has to wait for it."""
-        parent = _parent_key(key, block)
-        if parent is None:
-            return False
-        above = self._blocks.get(parent)
-        if above is None:
-            self._expected[parent] = self._expected.get(parent, 0) + 1
-            return False
-        above.children += 1
-        return self._waits(key, block)
+    def _find(self, group: int, block_hash: int) -> _Block | None:
+        """A block with a place that is on any tier."""
+        block = self._blocks.get(key_of(group, block_hash))
+        return None if block is None or block.copies is _NONE else block
 
-    def _waits(self, key: int, block: _Block) -> bool:
-        """Whether the parent is here only for the sake of others, or waits itself."""
-        parent = _parent_key(key, block)
-        above = self._blocks.get(parent) if parent is not None else None
-        return above is not None and (above.copies is _NONE or above.late)
+    def _hold(self, tier: Tier, group: int, block_hash: int, applied: Applied) -> None:
+        """A block without tokens: it lies where another tier has it, or is loose."""
+        block = self._find(group, block_hash)
+        if block is None:
+            self._loose.add(tier, group, block_hash)
+        else:
+            self._copy(block, tier, applied)
+
+    def _take_in(self, group: int, block_hash: int, applied: Applied) -> None:
+        """Give loose blocks of this name the place it has now."""
+        if self._loose.awaits(group, block_hash):
+            for tier, copies in self._loose.claim(group, block_hash):
+                for _ in range(copies):
+                    self._hold(tier, group, block_hash, applied)
+
+    def _adopt(self, group: int, hashes: Sequence[int], applied: Applied) -> None:
+        """Place the blocks that waited for these, then those that waited for them."""
+        arrived = list(hashes)
+        while arrived:
+            parent = arrived.pop()
+            above = self._find(group, parent) if self._orphans.awaits(group, parent) else None
+            if above is None:
+                continue
+            for orphan in self._orphans.claim(group, parent):
+                self._adopt_one(orphan, above, applied)
+                arrived.append(orphan.hash)
+
+    def _adopt_one(self, orphan: Orphan, parent: _Block, applied: Applied) -> None:
+        if not _can_follow(parent, orphan.block_tokens, orphan.lead):
+            applied.skipped += 1
+            for _ in range(orphan.copies):
+                self._loose.add(orphan.tier, orphan.group, orphan.hash)
+            return
+        run = store_of((orphan,))
+        for _ in range(orphan.copies):
+            self._place(run, 0, orphan.tier, applied)
+        if len(self._loose):
+            self._take_in(orphan.group, orphan.hash, applied)
 
     def _remove(self, event: Removed, applied: Applied) -> None:
+        tier, group = event.tier, event.group
         for block_hash in event.hashes:
-            key = _key(event.group, block_hash)
+            key = key_of(group, block_hash)
             block = self._blocks.get(key)
-            if block is None or not block.copies[event.tier]:
-                applied.unknown += 1
+            if block is None or not block.copies[tier]:
+                if not self._orphans.remove(tier, group, block_hash) and not self._loose.remove(tier, group, block_hash):
+                    applied.unknown += 1
                 continue
-            block.copies = _changed(block.copies, event.tier, -1)
-            if not block.copies[event.tier]:
-                applied.removed += 1
-                block.with_tokens &= ~(1 << event.tier)
-            if block.copies is _NONE:
-                if not block.children:
-                    self._forget(key, block)
-                elif not self._placed(key, block):  # it leaves no hole: those behind it go on waiting
-                    self._expected[key] = block.children
-                    self._forget(key, block)
-
-    def _placed(self, key: int, block: _Block) -> bool:
-        """Whether everything before it was there when it came, or came later."""
-        at: _Block | None = block
-        while at is not None and not at.late:
-            parent = _parent_key(key, at)
-            if parent is None:
-                return True
-            key, at = parent, self._blocks.get(parent)
-        return False
+            block.copies = _changed(block.copies, tier, -1)
+            applied.removed += not block.copies[tier]
+            if block.copies is _NONE and not block.children:
+                self._forget(key, block)
 
     def _forget(self, key: int, block: _Block) -> None:
         """Take a block out, and whatever was kept only for its sake."""
         while True:
             del self._blocks[key]
-            parent = _parent_key(key, block)
+            parent = parent_key(key, block.run, block.at)
             if parent is None:
                 return
-            above = self._blocks.get(parent)
-            if above is None:
-                left = self._expected.pop(parent) - 1
-                if left:
-                    self._expected[parent] = left
-                return
+            above = self._blocks[parent]
             above.children -= 1
             if above.children or above.copies is not _NONE:
                 return
             key, block = parent, above
 
 
-def told(inventory: Inventory) -> Iterator[Event]:
-    """Events that lead an empty view to where it was."""
-    for group, kind, window in inventory.groups:
-        if kind is not GroupKind.UNSTATED:
-            yield Stored((), None, _NO_TOKENS, 0, group=group, kind=kind, window_tokens=window)
-    first = [
-        block._replace(copies=_NONE) if block.again else block for block in inventory.blocks if block.again or not block.late
-    ]
-    yield from _stores(first)
-    yield from _removals(first)
-    # What waits for a parent that was removed comes after the removal, so that it waits again.
-    late = [
-        block._replace(run=None) if block.again and not block.with_tokens else block for block in inventory.blocks if block.late
-    ]
-    yield from _stores(late)
-    yield from _removals(late)
-
-
-def _stores(blocks: Iterable[Kept]) -> Iterator[Event]:
-    first: Kept | None = None
-    count = 0
-    for block in blocks:
-        if first is not None and _continues(block, first, count):
-            count += 1
-            continue
-        if first is not None:
-            yield from _copies(first, count)
-        first, count = block, 1
-    if first is not None:
-        yield from _copies(first, count)
-
-
-def _continues(block: Kept, first: Kept, count: int) -> bool:
-    """Whether a block is the next one of the same store, with as many copies."""
-    return (
-        first.run is not None
-        and block.run is first.run
-        and block.at == first.at + count
-        and block.copies == first.copies
-        and block.with_tokens == first.with_tokens
-    )
-
-
-def _copies(first: Kept, count: int) -> Iterator[Event]:
-    """Stores of `count` blocks of one run that have as many copies each; one at least where they have tokens."""
-    if first.run is None:
-        store = Stored((first.key & _HASH_MASK,), None, _NO_TOKENS, 0, group=first.key >> _GROUP_SHIFT)
-    else:
-        store = _part(first.run, first.at, count)
-        for _ in range(max(first.copies[store.tier], 1)):
-            yield store
-    named = Stored(store.hashes, None, _NO_TOKENS, 0, group=store.group)
-    for tier in Tier:
-        if first.run is None or tier is not store.tier:
-            other = replace(store if first.with_tokens >> tier & 1 else named, tier=tier)
-            for _ in range(first.copies[tier]):
-                yield other
-
-
-def _removals(blocks: Iterable[Kept]) -> Iterator[Event]:
-    """Take back what `_copies` had to store for the sake of a place."""
-    gone: dict[tuple[Tier, int], list[int]] = {}
-    for block in blocks:
-        if block.run is not None and not block.copies[block.run.tier]:
-            gone.setdefault((block.run.tier, block.run.group), []).append(block.key & _HASH_MASK)
-    for (tier, group), hashes in gone.items():
-        yield Removed(tuple(hashes), tier, group)
-
-
-def _part(run: Stored, at: int, count: int) -> Stored:
-    """Blocks at..at+count of a store, as a store of their own."""
-    size, lead = run.block_tokens, len(run.lead)
-    if at == 0 and count == len(run.hashes):
-        return run
-    before = run.lead
-    if at and lead:
-        line = [*run.lead, *run.tokens[: at * size].tolist()]
-        before = tuple(line[at * size : at * size + lead])
-    return replace(
-        run,
-        hashes=run.hashes[at : at + count],
-        parent=run.hashes[at - 1] if at else run.parent,
-        tokens=run.tokens[at * size : (at + count) * size],
-        lead=before,
-    )
-
-
-def _key(group: int, block_hash: int) -> int:
-    return group << _GROUP_SHIFT | block_hash
-
-
-def _parent_key(key: int, block: _Block) -> int | None:
-    """The key of the block it lies behind; None at a prompt's start, and for a block known by name only."""
-    run = block.run
-    if run is None:
-        return None
-    parent = run.hashes[block.at - 1] if block.at else run.parent
-    return None if parent is None else key >> _GROUP_SHIFT << _GROUP_SHIFT | parent
+def _can_follow(parent: _Block, block_tokens: int, lead: int) -> bool:
+    """Whether blocks of this size, with so many tokens before each run, can lie behind a block."""
+    return block_tokens == parent.run.block_tokens and lead == len(parent.run.lead)
 
 
 def _changed(copies: tuple[int, ...], tier: Tier, by: int) -> tuple[int, ...]:

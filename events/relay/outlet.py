@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from events.relay.entries import CodecState, Encoder
 from events.relay.frame import EPOCH_BYTES
-from events.relay.held import Inventory
+from events.relay.inventory import Inventory
 from events.relay.ops import Op
 from events.relay.snapshot import pack_snapshot
 from events.relay.store import RankStore, WriterGone, WritesLost

@@ -23,9 +23,9 @@ from events.relay.outlet import Outlet, Pace
 from events.relay.store import Place, RankStore, connect
 from events.relay.tap import Tap, Taps
 from events.relay.target import Target
-from events.session import StreamTimes
 from events.stream import Stream
 from events.supervise import EventStream
+from events.times import StreamTimes
 
 log = logging.getLogger(__name__)
 

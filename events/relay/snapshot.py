@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from events.errors import RelayDataError
 from events.relay.entries import HISTORY_BYTES, CodecState
 from events.relay.frame import SNAPSHOT, Frame, unpack
-from events.relay.held import Inventory, told
+from events.relay.inventory import Inventory, told
 from events.relay.ops import OpReader, OpWriter, little_endian
 from events.relay.wire import Reader, put_bytes, put_int, put_uint
 from events.types import Freshness

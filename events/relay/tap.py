@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from events.relay.held import Held, Inventory
+from events.relay.held import Held
+from events.relay.inventory import Inventory
 from events.relay.ops import Op
 from events.types import Freshness
 from radix.changes import Applied, Batch, Heard
@@ -141,10 +142,10 @@ class Taps:
         """Take in one batch."""
         return self._taps[holder].apply(batch)
 
-    def apply_payload(self, holder: int, payload: bytes, decode: Callable[[bytes], Batch]) -> Heard:
-        """The same of one as the engine sent it."""
-        batch = decode(payload)
-        return Heard.of(batch, self.apply(holder, batch))
+    def apply_payloads(self, holder: int, payloads: Sequence[bytes], decode: Callable[[int, bytes], Batch], heard: Heard) -> None:
+        """The same of the first one of some as the engine sent them."""
+        batch = decode(0, payloads[0])
+        heard.add(batch, self.apply(holder, batch))
 
     def trimmed(self, holder: int) -> int:
         """None: a view that grows too large is given up as a whole."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from events.session import StreamTimes
 from events.supervise import EventStream
+from events.times import StreamTimes
 from events.types import Freshness
 from radix import Index, Namespace
 from tests.fakes.publisher import FakePublisher, until

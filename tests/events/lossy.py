@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import AsyncGenerator
 
 from events.apply import Applier
 from events.decode import decode
 from events.errors import ReplayError
 from events.replay import Frames
-from events.session import Session, StreamTimes
+from events.session import Session
+from events.times import StreamTimes
 from events.types import Freshness
 from events.zmq_source import Arrival, Link
 from radix import Index
 from tests.fakes.wire import CLEARED, batch, chain, removed
+from tests.radix.trees import new_index
 
 BLOCK = 2
 TIMES = StreamTimes(settle_s=0.0, retry_replay_s=0.0)
@@ -32,6 +35,8 @@ class Engine:
         self.clock = itertools.count()
         self.answers = True
         self.torn: set[int] = set()  # numbers that get lost on the way of the next answer
+        self.headless = 0  # so many batches get lost at the beginning of the next answer
+        self.cut: int | None = None  # so many batches of the next answer come, and no end
         self.start()
 
     def start(self) -> None:
@@ -48,20 +53,26 @@ class Engine:
         self.index.apply(self.holder, decode(frames.payload, frames.seq))
         return frames
 
-    async def replay(self, start: int) -> list[Frames]:
+    async def replay(self, start: int) -> AsyncGenerator[list[Frames], None]:
         if not self.answers:
             raise ReplayError("no answer")
         torn, self.torn = self.torn, set()
+        cut, self.cut = self.cut, None
         answer = [frames for frames in self.kept if frames.seq >= start]
         # A full send buffer lets the first ones pass.
-        return [frames for frames in answer if frames is answer[0] or frames.seq not in torn]
+        left = [frames for frames in answer if frames is answer[0] or frames.seq not in torn][self.headless :]
+        self.headless = 0
+        for at in range(0, len(left), 2):
+            if cut is not None and at >= cut:
+                raise ReplayError("no more of it")
+            yield left[at : at + 2]
 
 
 class Follower:
     """A session, its view, and what is on the way to it."""
 
-    def __init__(self, *, replay: bool) -> None:
-        self.index = Index()
+    def __init__(self, *, replay: bool, tree: str = "plain") -> None:
+        self.index = new_index(tree)
         self.holder = self.index.holder("r", 0)
         self.applier = Applier(self.index, self.holder, grace_s=60, clock=lambda: 0.0)
         self.session = Session(self.applier, "tcp://nowhere:1", "tcp://nowhere:2" if replay else None, "", TIMES)
@@ -73,14 +84,13 @@ class Follower:
         self.pending.clear()
 
     async def handle(self, *arrivals: Arrival) -> None:
-        await self.session._handle(self, arrivals)  # type: ignore[arg-type]
+        await self.session.handle(self, arrivals)
 
     async def deliver(self, count: int) -> None:
-        while count and self.pending:
-            frames = self.pending.pop(0)
-            self.past.append(frames)
-            await self.handle(frames)
-            count -= 1
+        """So many messages, at one wake-up."""
+        arrived, self.pending = self.pending[:count], self.pending[count:]
+        self.past += arrived
+        await self.handle(*arrived)
 
     async def reconnect(self, *arrivals: Link) -> None:
         self.pending.clear()
@@ -92,6 +102,12 @@ class Follower:
         """What the session's own loop does when a replay is due."""
         if self.session._replay_due is not None and self.session.connected:
             await self.session._bootstrap()
+
+    async def confirm(self) -> None:
+        """Nothing came for a while."""
+        if self.session._confirm_due is not None:
+            self.session._confirm_due = 0.0
+            await self.session._ask_what_is_due()
 
     @property
     def freshness(self) -> Freshness:

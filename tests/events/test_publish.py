@@ -16,8 +16,8 @@ from events.decode import decode
 from events.errors import EndpointError
 from events.publish import Publisher
 from events.replay import ask_replay
-from events.session import StreamTimes
 from events.supervise import EventStream
+from events.times import StreamTimes
 from events.types import EventsError, Freshness
 from radix import Cleared, Index, Namespace, Removed, Stored
 from tests.fakes.publisher import until

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -22,11 +22,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine(1000)
     engine.asked = []  # type: ignore[attr-defined]
 
-    async def ask(context: object, endpoint: str, start: int, *, timeout_s: float) -> Sequence[Frames]:
+    async def read(context: object, endpoint: str, start: int, *, timeout_s: float) -> AsyncGenerator[list[Frames], None]:
         engine.asked.append(start)  # type: ignore[attr-defined]
-        return await engine.replay(start)
+        async for part in engine.replay(start):
+            yield part
 
-    monkeypatch.setattr("events.session.ask_replay", ask)
+    monkeypatch.setattr("events.session.read_replay", read)
     return engine
 
 
@@ -141,10 +142,10 @@ async def test_replay_dialogues_of_real_publishers_end_in_the_right_view(line: d
     answers = {0: [], start: [frames for frames in replies if frames is not None]}
     sent = [Frames(int(seq, 16), bytes.fromhex(payload)) for _, seq, payload in line["live_frames"]]
 
-    async def ask(context: object, endpoint: str, first: int, *, timeout_s: float) -> Sequence[Frames]:
-        return answers[first]
+    async def read(context: object, endpoint: str, first: int, *, timeout_s: float) -> AsyncGenerator[list[Frames], None]:
+        yield answers[first]
 
-    monkeypatch.setattr("events.session.ask_replay", ask)
+    monkeypatch.setattr("events.session.read_replay", read)
     follower, truth = Follower(replay=True), Index()
     first = Batch(0, 0, 0.0, decode(batch(chain(6, 2), chain(6, 2) | {"group_idx": 1}), 0).events)
     await follower.reconnect(Link.UP)

@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from events.session import Session, StreamTimes
+from events.session import Session
+from events.times import StreamTimes
 from events.types import Freshness
 from radix import Applied, Batch, Index
 from tests.events.followed import BLOCK, following, live, send_chain
@@ -169,14 +170,14 @@ async def test_a_batch_that_never_applies_degrades_the_view_and_nothing_loops(mo
 
 async def test_a_dead_task_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """FC-04: with back-off, down meanwhile, no unobserved exception; the view is checked and goes on."""
-    handle, failures = Session._handle, [RuntimeError("dead")]
+    handle, failures = Session.handle, [RuntimeError("dead")]
 
     async def failing(self: Session, *args: object) -> None:
         if self._cursor.last == 1 and failures:
             raise failures.pop()
         await handle(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Session, "_handle", failing)
+    monkeypatch.setattr(Session, "handle", failing)
     async with FakePublisher() as publisher, following(publisher) as followed:
         await live(publisher, followed)
         await send_chain(publisher, range(2))

@@ -8,7 +8,7 @@ one more batch comes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator
 
 import hypothesis.strategies as st
 import pytest
@@ -20,6 +20,9 @@ from events.replay import Frames
 from events.types import Freshness
 from events.zmq_source import Link
 from tests.events.lossy import CHANGES, Engine, Follower, copies_in
+from tests.radix.trees import KINDS
+
+pytestmark = pytest.mark.xdist_group("compiled")
 
 
 class Machine(RuleBasedStateMachine):
@@ -32,11 +35,13 @@ class Machine(RuleBasedStateMachine):
         self.engine = Engine(buffer)
         self.has_replay = replay
 
-        async def ask(context: object, endpoint: str, start: int, *, timeout_s: float) -> Sequence[Frames]:
-            return await self.engine.replay(start)
+        def read(context: object, endpoint: str, start: int, *, timeout_s: float) -> AsyncGenerator[list[Frames], None]:
+            return self.engine.replay(start)
 
-        self.patch.setattr(session_module, "ask_replay", ask)
-        self.followers = [Follower(replay=replay) for _ in range(2)]
+        self.patch.setattr(session_module, "read_replay", read)
+        self.followers = [
+            Follower(replay=replay, tree=tree) for tree in KINDS
+        ]  # the compiled tree takes many batches in one call
         for follower in self.followers:
             self.loop.run_until_complete(follower.reconnect(Link.UP))
 
@@ -67,6 +72,11 @@ class Machine(RuleBasedStateMachine):
     def blink(self, which: int) -> None:
         self.loop.run_until_complete(self.followers[which].reconnect(Link.DOWN, Link.UP))
 
+    @rule(which=st.sampled_from([0, 1]))
+    def quiet(self, which: int) -> None:
+        """Nothing comes for a while."""
+        self.loop.run_until_complete(self.followers[which].confirm())
+
     @rule(count=st.integers(0, 8))
     def restart(self, count: int) -> None:
         """The new process has published some batches before the connections are back."""
@@ -76,15 +86,22 @@ class Machine(RuleBasedStateMachine):
         for follower in self.followers:
             self.loop.run_until_complete(follower.reconnect(Link.DOWN, Link.UP))
 
-    @rule(answers=st.booleans(), torn=st.sets(st.integers(0, 12), max_size=2))
-    def trouble(self, answers: bool, torn: set[int]) -> None:
+    @rule(
+        answers=st.booleans(),
+        torn=st.sets(st.integers(0, 12), max_size=2),
+        headless=st.sampled_from([0, 0, 0, 1, 3]),
+        cut=st.none() | st.integers(1, 6),
+    )
+    def trouble(self, answers: bool, torn: set[int], headless: int, cut: int | None) -> None:
         self.engine.answers = answers
         self.engine.torn = torn
+        self.engine.headless = headless
+        self.engine.cut = cut
 
     @rule(n=st.integers(0, 20))
     def heal(self, n: int) -> None:
         """FC-01, FC-02, FC-03: from now on nothing goes wrong, and one more batch comes."""
-        self.engine.answers, self.engine.torn = True, set()
+        self.engine.answers, self.engine.torn, self.engine.headless, self.engine.cut = True, set(), 0, None
         for follower in self.followers:
             self.loop.run_until_complete(follower.deliver(len(follower.pending)))
         frames = self.engine.publish("store", n)

@@ -19,8 +19,8 @@ import yaml
 
 from benchmarks.demo.processes import Process, trunkline
 from events.endpoints import rank_endpoint
-from events.session import StreamTimes
 from events.supervise import EventStream
+from events.times import StreamTimes
 from events.types import Batch, Event, Freshness, NamespaceHint, Stored
 from radix.index import Index
 from tests.fakes.publisher import until

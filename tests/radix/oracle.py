@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, lcm
 
 from radix.changes import Applied, Cleared, Event, GroupKind, NamespaceHint, Removed, Stored
@@ -192,8 +192,14 @@ class View:
             if base is None:
                 if self._sparse(group):
                     return 0
-                self._wait(event, blocks, applied)
-                return whole
+                # Only up to the first that has a place: those behind it are placed.
+                waiting = next((i + 1 for i in range(whole) if self._find(group, event.hashes[i]) is not None), whole)
+                self._wait(event, blocks[:waiting], applied)
+                if waiting == whole:
+                    return whole
+                hashes, rest = event.hashes[waiting:], event.tokens[waiting * grain :]
+                behind = replace(event, hashes=hashes, parent=event.hashes[waiting - 1], tokens=rest)
+                return waiting + self._settle(behind, whole - waiting, applied)
             if base.grain != grain or len(base.lead) != len(event.lead):
                 return 0
         assert base is not None

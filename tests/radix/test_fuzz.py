@@ -24,6 +24,9 @@ def test_many_lives_equal_dictionaries(part: int) -> None:
     done = lives(OPERATIONS // PARTS, count(1_000_000 * part), KINDS[part % len(KINDS)])
     assert done.operations >= OPERATIONS // PARTS
     assert done.matches > done.lives * 10
+    assert done.encoded > done.operations // 4
+    if KINDS[part % len(KINDS)] == "flat":
+        assert done.scanned > done.operations // 20
 
 
 def test_a_difference_is_seen_and_can_be_had_again(monkeypatch: pytest.MonkeyPatch) -> None:

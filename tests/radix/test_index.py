@@ -68,6 +68,16 @@ def test_orphans_wait_and_are_attached_when_their_parent_comes(index: Index) -> 
     assert (depth(index, holder, [1, 3, 4]), index.stats().orphans) == (3, 0)
 
 
+def test_blocks_behind_one_that_has_its_place_do_not_wait(index: Index) -> None:
+    """FC-10: their parent is known on another tier; only the copies before it wait."""
+    holder = index.holder("a", 0, model="m")
+    apply(index, holder, replace(store([1, 2, 3]), tier=Tier.HOST), Removed((1,), Tier.HOST))
+    assert apply(index, holder, store([2, 3, 4], 1)) == Applied(stored=2, orphans=1)
+    assert apply(index, holder, store([1])) == Applied(stored=2)
+    assert depth(index, holder, [1, 2, 3, 4]) == 4
+    assert index.stats().orphans == 0
+
+
 def test_orphans_are_bounded() -> None:
     """FC-10, edge case 16: those that waited longest are given up."""
     index = Index(orphan_limit=10)

@@ -25,8 +25,8 @@ T = TypeVar("T")
 MODEL = Namespace("m")
 
 
-def read(payload: bytes) -> Batch:
-    return decode(payload, 0)
+def read(place: int, payload: bytes) -> Batch:
+    return decode(payload, place)
 
 
 class Pair:
@@ -41,16 +41,35 @@ class Pair:
         assert ours == theirs
         return ours
 
-    def take(self, payload: bytes) -> Heard | None:
-        """None for a payload that cannot be decoded: a stream drops its view then."""
-        try:
-            return self.each(lambda index: index.apply_payload(self.holder, payload, read))
-        except DecodeError:
+    def take(self, *payloads: bytes) -> Heard:
+        """Some payloads that come together, up to one that cannot be decoded: a stream drops its view then."""
+        ours, theirs = self._taken(self.flat, payloads), self._taken(self.plain, payloads)
+        assert ours.batches == theirs.batches
+        if len(ours.batches) == len(payloads):
+            assert ours == theirs
+        else:
             with pytest.raises(DecodeError):
-                read(payload)
+                read(0, payloads[len(ours.batches)])
             self.flat.clear(self.holder)
             self.plain.clear(self.holder)
-            return None
+        return ours
+
+    def _taken(self, index: Index, payloads: tuple[bytes, ...]) -> Heard:
+        """In as many calls as it takes."""
+        total = Heard()
+        while len(total.batches) < len(payloads):
+            heard = Heard()
+            try:
+                index.apply_payloads(self.holder, payloads[len(total.batches) :], read, heard)
+            except DecodeError:
+                total.batches += heard.batches
+                break
+            assert heard.batches, "no call is in vain"
+            total.events += heard.events
+            total.batches += heard.batches
+            for name in ("stored", "removed", "orphans", "unknown", "skipped"):
+                setattr(total.applied, name, getattr(total.applied, name) + getattr(heard.applied, name))
+        return total
 
     def compare(self) -> None:
         self.each(lambda index: index.digest(self.holder))
@@ -75,8 +94,8 @@ def test_random_streams_leave_the_same(form: str, counting: bool) -> None:
         chance = random.Random(f"{form} {counting} {seed}")
         pair, stream = Pair(counting=counting), Stream(chance, form, counting=counting)
         for step in range(40):
-            heard = pair.take(stream.payload())
-            assert heard is not None and heard.ts > 0
+            payloads = [stream.payload() for _ in range(chance.choice((1, 1, 3, 8)))]
+            assert len(pair.take(*payloads).batches) == len(payloads)
             if step % 9 == 0:
                 pair.compare()
         pair.compare()
@@ -88,15 +107,26 @@ def test_a_stream_that_is_no_longer_plain_goes_on_event_by_event() -> None:
     first = stored([1], None, range(16), 16)
     orphan = stored([9], 8, range(16), 16)
     more = [stored([2], 1, range(16, 32), 16), orphan, stored([3], 2, range(32, 48), 16), removed(2)]
-    assert pair.take(msgspec.msgpack.encode([1.0, [first]])) is not None
-    heard = pair.take(msgspec.msgpack.encode([2.0, more, 5]))
-    assert heard is not None
-    assert (heard.applied.stored, heard.applied.orphans, heard.applied.removed) == (2, 1, 1)
-    assert (heard.events, heard.ts, heard.rank) == (4, 2.0, 5)
+    heard = pair.take(*(msgspec.msgpack.encode(message) for message in ([1.0, [first]], [2.0, more, 5], [2.5, []])))
+    assert (heard.applied.stored, heard.applied.orphans, heard.applied.removed) == (3, 1, 1)
+    assert (heard.events, heard.batches) == (5, [(1.0, None), (2.0, 5), (2.5, None)])
     pair.compare()
     pair.take(msgspec.msgpack.encode([3.0, [stored([8], 1, range(90, 106), 16)]]))
     assert pair.flat.stats().orphans == 0
     pair.compare()
+
+
+@pytest.mark.parametrize("broken", [b"\xc1", msgspec.msgpack.encode([3.0, [stored([3], 2, range(32, 48), 16)]])[:-5]])
+def test_of_payloads_that_come_together_those_before_one_that_is_broken_are_told(broken: bytes) -> None:
+    """FC-07: the one that failed is known, and none behind it was touched."""
+    pair = Pair()
+    good = [msgspec.msgpack.encode([float(n), [stored([n], n - 1 or None, range(16 * n, 16 * n + 16), 16)]]) for n in range(1, 6)]
+    pair.take(good[0])
+    heard = Heard()
+    with pytest.raises(DecodeError):
+        pair.flat.apply_payloads(pair.holder, [good[1], broken, good[3], good[4]], read, heard)
+    assert heard.batches == [(2.0, None)]
+    assert {block.hash for block in pair.flat.dump(pair.holder)} <= {1, 2, 3}
 
 
 def test_a_scanned_store_ends_the_guess_it_fulfils() -> None:

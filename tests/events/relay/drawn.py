@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from radix.changes import Batch, Cleared, Event, GroupKind, NamespaceHint, Removed, Stored, Tier, as_tokens
@@ -78,6 +80,22 @@ def batches(events: st.SearchStrategy[Event]) -> st.SearchStrategy[Batch]:
 
 
 USUAL: st.SearchStrategy[Event] = st.one_of(chains(), chains(), removals(), removals(), offloads(), st.just(Cleared()))
+
+
+@st.composite
+def grouped(draw: st.DrawFn) -> Event:
+    """The usual things in one of three cache groups: one with everything, one of a window, one that says nothing."""
+    event = draw(USUAL)
+    if isinstance(event, Cleared):
+        return event
+    group = draw(st.integers(0, 2))
+    if isinstance(event, Removed):
+        return replace(event, group=group)
+    kind = (GroupKind.FULL, GroupKind.WINDOW, GroupKind.UNSTATED)[group]
+    return replace(event, group=group, kind=kind, window_tokens=2 * SIZE if group == 1 else 0)
+
+
+GROUPED: st.SearchStrategy[Event] = grouped()
 ANY: st.SearchStrategy[Event] = st.one_of(
     wild_stores(),
     st.builds(Removed, st.lists(_HASHES, max_size=5).map(tuple), st.sampled_from(list(Tier)), st.integers(0, 3)),

@@ -14,9 +14,9 @@ from events.relay.relay import Relay
 from events.relay.store import Place
 from events.relay.tap import Tap
 from events.relay.target import Target
-from events.session import StreamTimes
 from events.stream import Stream
 from events.supervise import EventStream
+from events.times import StreamTimes
 from events.types import Freshness
 from radix import Index
 from tests.fakes.publisher import FakePublisher, until

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from events.relay.held import Held, told
+from events.relay.held import Held
+from events.relay.inventory import told
 from radix import Index, Namespace
 from radix.changes import Batch, Cleared, Event, GroupKind, NamespaceHint, Removed, Stored, Tier, as_tokens
-from tests.events.relay.drawn import SIZE, USUAL, batches
+from tests.events.relay.drawn import GROUPED, SIZE, USUAL, batches
 
 
 def batch(*events: Event) -> Batch:
@@ -94,7 +95,6 @@ def test_nothing_is_kept_for_blocks_that_are_gone() -> None:
         held.apply(batch(store(*hashes), store(*hashes), Removed(hashes[:5]), Removed(hashes), Removed(hashes)))
         held.apply(batch(store(7 + turn, parent=999_999), Removed((7 + turn,))))
     assert len(held) == 0
-    assert not held._expected
 
 
 def test_a_block_stored_with_two_copies_is_gone_after_two_removals_only() -> None:
@@ -162,3 +162,59 @@ def test_a_block_that_comes_back_by_name_only_has_no_place_before_its_tokens_com
     pair = Pair()
     pair.hear(store(1, 2), Removed((1,)), Stored((1,), None, as_tokens([]), 0, tier=Tier.HOST))
     pair.assert_same(store(1))
+
+
+@pytest.mark.parametrize("counting", [True, False])
+def test_a_copy_that_waits_on_one_tier_does_so_while_another_has_its_place(counting: bool) -> None:
+    """FC-10, FC-12: what is true of a block on one tier need not be on the next."""
+    pair = Pair(counting=counting)
+    first = Stored((1, 2, 3, 4), None, as_tokens([0, 1, 2, 3, 6, 7, 9, 10]), SIZE, tier=Tier.SHARED)
+    pair.hear(first, Removed((3,), Tier.SHARED), Stored((4,), 3, as_tokens([9, 10]), SIZE, tier=Tier.DEVICE))
+    assert [block.tier for block in pair.index.dump(pair.holder)] == [Tier.SHARED] * 3
+    pair.assert_same(Stored((3,), 2, as_tokens([6, 7]), SIZE, tier=Tier.DEVICE))
+    assert sorted(block.tier for block in pair.index.dump(pair.holder)) == [Tier.DEVICE] * 2 + [Tier.SHARED] * 3
+
+
+def test_copies_of_one_tier_may_wait_beside_those_that_have_their_place() -> None:
+    """FC-09: stored, its parent removed, stored again: one of two copies counts."""
+    pair = Pair()
+    pair.hear(store(1, 2), Removed((1,)), store(2, parent=1), store(2, parent=1))
+    pair.assert_same(Removed((2,)), store(1), Removed((2,)), Removed((2,)))
+
+
+def test_blocks_that_wait_for_each_other_wait_on() -> None:
+    pair = Pair()
+    pair.hear(store(1, parent=2), store(2, parent=1), store(3, parent=2))
+    pair.assert_same(store(2))
+
+
+def test_what_a_sparse_group_has_is_told_with_its_size() -> None:
+    """FC-13: its blocks have no place, and a hit's end is where both groups have the end of a block."""
+    pair = Pair()
+    pair.hear(
+        Stored((1, 2, 3, 4), None, as_tokens(range(8)), SIZE, group=0, kind=GroupKind.FULL),
+        Stored((2, 4), None, as_tokens(range(8)), 2 * SIZE, group=1, kind=GroupKind.STATE),
+        Removed((4,), group=1),
+    )
+    pair.assert_same()
+    index, holder = pair.told()
+    for known, number in ((index, holder), (pair.index, pair.holder)):
+        assert known.match(Namespace(""), np.arange(8, dtype=np.int32)).tokens(number) == 4
+
+
+def test_a_name_is_told_beside_the_place_that_a_block_of_the_same_name_has() -> None:
+    """FC-13: what a window has gets places until a group is known that keeps everything."""
+    pair = Pair()
+    window = Stored((1,), None, as_tokens([0, 1]), SIZE, group=1, kind=GroupKind.WINDOW, window_tokens=4)
+    pair.hear(window, Stored((1,), None, as_tokens([0, 1]), SIZE, kind=GroupKind.FULL), window)
+    pair.assert_same(Removed((1,), group=1), Removed((1,), group=1))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(batches(GROUPED), max_size=8), st.lists(batches(GROUPED), max_size=3))
+def test_the_same_with_several_cache_groups(before: Sequence[Batch], after: Sequence[Batch]) -> None:
+    """FC-13: whichever of them keep every block."""
+    pair = Pair()
+    for heard in before:
+        pair.hear(*heard.events)
+    pair.assert_same(*[event for heard in after for event in heard.events])

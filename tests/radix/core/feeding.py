@@ -13,7 +13,7 @@ from radix.core import layout as lay
 from radix.core.compiled import CompiledTree, as_hashes
 from radix.holder import Holder
 from radix.ingest import Feed, Ingest, Taken
-from radix.writer import _contradicts_itself, _namespace_of
+from radix.writer import _namespace_of, contradicts_itself
 from tests.radix.core.memory_check import live_nodes
 
 TIERS = range(4)
@@ -134,7 +134,7 @@ class Pair:
         if odd or event.group or event.lead or event.namespace_hint.media or event.kind not in _PLAIN:
             return True
         parent = self.owner.find(0, event.parent) if event.parent is not None else None
-        contradicts = _contradicts_itself(event)
+        contradicts = contradicts_itself(event)
         return not contradicts and event.parent is not None and (parent is None or parent.root.block_tokens != size)
 
     def _apply(self, event: Event) -> Applied:
@@ -146,7 +146,7 @@ class Pair:
                 return Applied(unknown=len(event.hashes))
             removed, unknown = self.tree.remove(self.ledgers[event.tier], as_hashes(event.hashes))
             return Applied(removed=removed, unknown=len(unknown))
-        if _contradicts_itself(event):
+        if contradicts_itself(event):
             return Applied(skipped=1)
         root = self.root(_namespace_of(event.namespace_hint), event.block_tokens)
         above = None
