@@ -172,6 +172,11 @@ class FleetTicket:
         self._first_byte_at: float | None = None
         self._enter(now)
 
+    def owner(self, holder: int) -> tuple[str, int]:
+        """See `Ticket`; ("", 0) for one that left the fleet meanwhile."""
+        replica, rank = self._placer.fleet.by_holder.get(holder, (None, 0))
+        return (replica.name if replica is not None else "", rank)
+
     def move(self, *, fault: bool) -> None:
         """Leave for the next best replica not yet tried; raises NoReplica, and then holds no load but is still open."""
         now = self._placer.clock()

@@ -62,9 +62,9 @@ class DataPlane:
         self._unchecked: list[ClientConnection] = []
         self._slice = 1
         self._pools = Pools(settings.limits.connect_s)
-        self._prompts = Prompts(tokenizer, configured=settings.tokenizer is not None)
+        self.prompts = Prompts(tokenizer, configured=settings.tokenizer is not None)
         self._changed = asyncio.Event()  # no exchange is open any more, or a connection ended
-        self._floor = Floor(settings, placer, self._prompts, self._pools, counts, self.internal_error, self._changed.set)
+        self._floor = Floor(settings, placer, self.prompts, self._pools, counts, self.internal_error, self._changed.set)
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
@@ -111,7 +111,7 @@ class DataPlane:
         for client in list(self._clients):
             client.close()
         self._pools.close()
-        self._prompts.close()
+        self.prompts.close()
 
     def forget(self, name: str) -> None:
         """Close the connections to a replica that left the fleet (FC-14)."""
@@ -146,7 +146,7 @@ class DataPlane:
         if route.kind is None:
             self._answer_locally(client, route)
             return
-        intent = look(body, route.kind, session=head.session, priority=head.priority, parse=self._prompts.parse)
+        intent = look(body, route.kind, session=head.session, priority=head.priority, parse=self.prompts.parse)
         body = without_report_mode(body, intent.fields)
         request_id = f"{self._prefix}-{next(self._numbers):x}"
         exchange = Exchange(self._floor, client, head, route.name, body, intent, request_id)

@@ -31,7 +31,9 @@ from gateway.choose.rates import Rates
 from gateway.config import ReplicaSettings, Settings, TokenizerCaches
 from gateway.control.admin import Admin
 from gateway.control.app import ControlPlane
+from gateway.control.explain_route import ExplainRoute
 from gateway.errors import ConfigError
+from gateway.explain.ask import Explainer
 from gateway.fleet import Address, Fleet, Replica
 from gateway.followed import Knowledge
 from gateway.health import HealthMonitor
@@ -107,7 +109,16 @@ class Gateway:
         admin = Admin(
             os.environ.get("TRUNKLINE_ADMIN_TOKEN"), settings.admin_networks, add=self.add_replica, remove=self.remove_replica
         )
-        self.control = ControlPlane(self.placer, self.traffic, self.views, admin, self._tokenizer_state, lambda: self.tokenizer)
+        explainer = Explainer(self.placer, self.plane.prompts, self._knowledge.index)
+        self.control = ControlPlane(
+            self.placer,
+            self.traffic,
+            self.views,
+            admin,
+            self._tokenizer_state,
+            lambda: self.tokenizer,
+            more=ExplainRoute(explainer, settings.limits.body_bytes).routes(),
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
         self._health: HealthMonitor | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -36,13 +36,16 @@ class ControlPlane:
         admin: Admin,
         tokenizer: Callable[[], str],
         token_caches: Callable[[], CachedTokenizer | None] = lambda: None,
+        *,
+        more: Sequence[web.RouteDef] = (),
     ) -> None:
-        """tokenizer: 'ready', 'loading' or 'none', asked on every status."""
+        """tokenizer: 'ready', 'loading' or 'none', asked on every status. more: routes that others bring."""
         self._placer = placer
         self._views = views
         self._admin = admin
         self._index = IndexRoutes(placer, views, admin)
         self._tokenizer = tokenizer
+        self._more = more
         self.draining = False
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(GatewayCollector(placer, traffic, views))
@@ -61,6 +64,7 @@ class ControlPlane:
         app.router.add_get("/index/dump", self._index.dump)
         app.router.add_post("/replicas", self._admin.add_replica)
         app.router.add_delete("/replicas/{name}", self._admin.remove_replica)
+        app.add_routes(self._more)
         return app
 
     async def _livez(self, request: web.Request) -> web.Response:

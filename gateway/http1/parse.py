@@ -50,6 +50,7 @@ class RequestHead:
     has_request_id: bool
     session: str | None
     priority: int
+    explain: bool = False  # say in the answer what every replica would have cost
 
     @property
     def path(self) -> str:
@@ -138,6 +139,7 @@ def parse_head(raw: bytes, max_fields: int) -> tuple[RequestHead, int]:
         has_request_id=b"x-request-id" in values,
         session=values[b"x-trunkline-session"].decode("latin-1") if b"x-trunkline-session" in values else None,
         priority=_priority(values.get(b"x-trunkline-priority")),
+        explain=values.get(b"x-trunkline-explain") == b"1",
     )
     return head, length or 0
 
