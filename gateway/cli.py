@@ -92,6 +92,8 @@ def serve_command(
     control_port: Annotated[int | None, typer.Option(help="Control plane port; 0 takes a free one.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that serve clients on the one port.")] = None,
     api_keys_file: Annotated[str | None, typer.Option(help="File of name:sha256-hex lines; without it no key is asked.")] = None,
+    record: Annotated[str | None, typer.Option(help="Write a trace for `trunkline simulate` here; no texts are in it.")] = None,
+    request_log: Annotated[str | None, typer.Option(help="Write a JSON line per request here; '-' is stdout.")] = None,
     redis: Annotated[
         str | None,
         typer.Option(envvar="TRUNKLINE_REDIS_URL", help="Redis that relays write to; a password is better in the environment."),
@@ -112,6 +114,8 @@ def serve_command(
         "listen.control_port": control_port,
         "workers": workers,
         "api_keys_file": api_keys_file,
+        "record.file": record,
+        "request_log": request_log,
         "redis.url": redis,
         "log_level": log_level,
     }

@@ -20,6 +20,7 @@ from gateway.errors import NoReplica, Refusal
 from gateway.fleet import Fleet, Replica
 from gateway.histogram import DURATION_BOUNDS_S, TTFT_BOUNDS_S, Histogram
 from gateway.request import Intent, Outcome, Prompt, Usage
+from gateway.witness import NOBODY, Witness
 from radix.index import GuessId
 from radix.match import EMPTY, Match
 from radix.namespace import Namespace
@@ -60,6 +61,7 @@ class FleetPlacer:
         receipts: int,
         on_fault: Callable[[Replica], None] = lambda replica: None,
         on_answered: Callable[[int, int], None] = lambda holder, uncached_tokens: None,
+        witness: Witness = NOBODY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.fleet = fleet
@@ -70,6 +72,7 @@ class FleetPlacer:
         self.counts = PlacementCounts()
         self.on_fault = on_fault
         self.on_answered = on_answered
+        self.witness = witness
         self.clock = clock
         self.due = DueList()
 
@@ -82,7 +85,9 @@ class FleetPlacer:
         namespace = Namespace(self.fleet.canonical(model), salt=salt if isinstance(salt, str) else None)
         if prompt.tokens is None:
             self.counts.no_tokens[prompt.no_tokens_reason or "unknown"] += 1
-        return FleetTicket(self, intent, prompt, model, namespace, request_id, now)
+        ticket = FleetTicket(self, intent, prompt, model, namespace, request_id, now)
+        self.witness.placed(request_id, intent, prompt, namespace)
+        return ticket
 
     def choose(self, request: RequestView, model: str, tried: set[int], now: float) -> Decision:
         """The policy's answer among holders that serve the model and were not tried; raises NoReplica."""
@@ -224,7 +229,9 @@ class FleetTicket:
         if self._first_byte_at is not None and self._intent.stream:
             placer.counts.ttft.observe(self._first_byte_at - self._started_at)
         placer.counts.duration.observe(now - self._started_at)
-        placer.receipts.append(self._receipt(outcome, usage, now))
+        receipt = self._receipt(outcome, usage, now)
+        placer.receipts.append(receipt)
+        placer.witness.closed(receipt)
 
     def _enter(self, now: float) -> None:
         assert self._prompt is not None

@@ -32,6 +32,7 @@ from gateway.config import ReplicaSettings, Settings, TokenizerCaches
 from gateway.control.admin import Admin
 from gateway.control.app import ControlPlane
 from gateway.control.explain_route import ExplainRoute
+from gateway.control.spool_metrics import SpoolCollector
 from gateway.errors import ConfigError
 from gateway.explain.ask import Explainer
 from gateway.fleet import Address, Fleet, Replica
@@ -39,11 +40,14 @@ from gateway.followed import Knowledge
 from gateway.health import HealthMonitor
 from gateway.place import FleetPlacer
 from gateway.plane import DataPlane
+from gateway.record import Recorder
 from gateway.request import TrafficCounts
+from gateway.request_log import RequestLog
 from gateway.tokenize.cached import CachedTokenizer
 from gateway.tokenize.folder import model_folder
 from gateway.tokenize.prompt import Tokenizer
 from gateway.views import Views
+from gateway.witness import Witnesses
 from radix.index import Index
 from radix.reading import ReadableIndex
 from radix.sent import SentPrompts
@@ -102,6 +106,8 @@ class Gateway:
             on_answered=self.views.answered,
         )
         self.tokenizer: CachedTokenizer | None = None
+        self.recorder: Recorder | None = None
+        self.request_log: RequestLog | None = None
         keys = Keys.load(Path(settings.api_keys_file)) if settings.api_keys_file else None
         self.plane = DataPlane(
             settings, self.placer, lambda: self.tokenizer, keys, self.traffic, models=lambda: list(self.fleet.models())
@@ -118,6 +124,7 @@ class Gateway:
             self._tokenizer_state,
             lambda: self.tokenizer,
             more=ExplainRoute(explainer, settings.limits.body_bytes).routes(),
+            collectors=[SpoolCollector(lambda: self.recorder, lambda: self.request_log)],
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
@@ -144,6 +151,7 @@ class Gateway:
             await self.add_replica(replica, Address.parse(replica.url))
         port = 0
         if serves:
+            self._witness()
             if share_port:
                 await self._meet_a_replica()
             opening = self.plane.start(listen.host, listen.port, share_port=share_port)
@@ -159,6 +167,13 @@ class Gateway:
         if self.settings.tokenizer and serves:
             self._begin("tokenizer", self._load_tokenizer(self.settings.tokenizer), of_several)
         return port, control_port
+
+    def _witness(self) -> None:
+        """Open the files that requests are written to; raises ConfigError."""
+        settings = self.settings
+        self.recorder = Recorder(settings.record) if settings.record is not None else None
+        self.request_log = RequestLog(settings.request_log) if settings.request_log is not None else None
+        self.placer.witness = Witnesses([one for one in (self.recorder, self.request_log) if one is not None])
 
     def _begin(self, name: str, work: Coroutine[None, None, None], of_several: bool) -> None:
         """Run something beside the requests. of_several: who started this process starts it again when it ends."""
@@ -197,6 +212,9 @@ class Gateway:
             await self._runner.cleanup()
         if self._session:
             await self._session.close()
+        for one in (self.recorder, self.request_log):
+            if one is not None:
+                await asyncio.to_thread(one.spool.close)
 
     async def add_replica(self, settings: ReplicaSettings, address: Address) -> str:
         """Add one replica and start watching it; returns its name."""

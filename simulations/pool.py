@@ -90,6 +90,14 @@ class Pool:
         lease.unnamed -= len(ids)
         return stored
 
+    def unname_last(self, lease: Lease) -> bool:
+        """Take the name off a request's last named block, which it goes on writing; False, and no change, when it is shared."""
+        if self._pins[lease.named[-1]] > 1:
+            return False
+        del self._pins[lease.named.pop()]
+        lease.unnamed += 1
+        return True
+
     def release(self, lease: Lease) -> None:
         """Give everything back; blocks with an id stay cached, the head of the prompt as the youngest."""
         pins, idle = self._pins, self._idle

@@ -10,6 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
 
 from gateway.control.admin import Admin
 from gateway.control.cache_metrics import TokenCacheCollector
@@ -38,8 +39,9 @@ class ControlPlane:
         token_caches: Callable[[], CachedTokenizer | None] = lambda: None,
         *,
         more: Sequence[web.RouteDef] = (),
+        collectors: Sequence[Collector] = (),
     ) -> None:
-        """tokenizer: 'ready', 'loading' or 'none', asked on every status. more: routes that others bring."""
+        """tokenizer: 'ready', 'loading' or 'none', asked on every status. more, collectors: what others bring."""
         self._placer = placer
         self._views = views
         self._admin = admin
@@ -50,6 +52,8 @@ class ControlPlane:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(GatewayCollector(placer, traffic, views))
         self._registry.register(TokenCacheCollector(token_caches))
+        for collector in collectors:
+            self._registry.register(collector)
 
     def app(self) -> web.Application:
         """The application; `serve` runs it."""
