@@ -38,6 +38,7 @@ class Counts:
     rank_mismatches: int = 0
     crashes: int = 0  # of the task
     apply_lag_s: float = 0.0
+    newest: int = -1  # number of the newest batch in the view; -1 while none is
 
 
 class View(Protocol):
@@ -105,6 +106,7 @@ class Applier:
         self.counts.bytes += len(frames.payload)
         self.last_payload = frames.payload
         self._note(self._index.apply_payload(self._holder, frames.payload, partial(decode, seq=frames.seq)))
+        self.counts.newest = frames.seq
 
     def take(self, batch: Batch) -> None:
         """Change the view by one batch; raises whatever goes wrong."""
@@ -129,6 +131,7 @@ class Applier:
     def clear(self) -> None:
         """Forget the view."""
         self.last_payload = None
+        self.counts.newest = -1
         self._index.clear(self._holder)
 
     def set(self, freshness: Freshness) -> None:

@@ -24,6 +24,7 @@ _ROOMS = {
     "mock-engine": ("replicas.mock.cli", "Run fake engines with real caches: for tests and fleets."),
     "events": ("events.cli", "Decode, follow and judge streams of KV-cache events."),
     "relay": ("events.relay.cli", "Pass on what replicas announce, to all gateways of a fleet, by Redis."),
+    "doctor": ("gateway.doctor.cli", "Examine every replica; say what is wrong and how to mend it."),
     "explain": ("gateway.explain.cli", "Say where a request would go and why, without sending it."),
     "index": ("gateway.index_cli", "Show what a running gateway believes its replicas have cached."),
     "simulate": ("simulations.cli", "Replay a trace through the routing policies."),

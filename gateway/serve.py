@@ -31,8 +31,10 @@ from gateway.choose.rates import Rates
 from gateway.config import ReplicaSettings, Settings, TokenizerCaches
 from gateway.control.admin import Admin
 from gateway.control.app import ControlPlane
+from gateway.control.doctor_route import DoctorRoute
 from gateway.control.explain_route import ExplainRoute
 from gateway.control.spool_metrics import SpoolCollector
+from gateway.doctor.examine import Doctor
 from gateway.errors import ConfigError
 from gateway.explain.ask import Explainer
 from gateway.fleet import Address, Fleet, Replica
@@ -108,6 +110,7 @@ class Gateway:
         self.tokenizer: CachedTokenizer | None = None
         self.recorder: Recorder | None = None
         self.request_log: RequestLog | None = None
+        self.doctor: Doctor | None = None
         keys = Keys.load(Path(settings.api_keys_file)) if settings.api_keys_file else None
         self.plane = DataPlane(
             settings, self.placer, lambda: self.tokenizer, keys, self.traffic, models=lambda: list(self.fleet.models())
@@ -123,7 +126,7 @@ class Gateway:
             admin,
             self._tokenizer_state,
             lambda: self.tokenizer,
-            more=ExplainRoute(explainer, settings.limits.body_bytes).routes(),
+            more=[*ExplainRoute(explainer, settings.limits.body_bytes).routes(), *DoctorRoute(lambda: self.doctor).routes()],
             collectors=[SpoolCollector(lambda: self.recorder, lambda: self.request_log)],
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -146,6 +149,15 @@ class Gateway:
             on_down=self._suspect,
             on_asleep=self._emptied,
             unheard=self.views.unheard,
+        )
+        self.doctor = Doctor(
+            self.settings,
+            self.placer,
+            self.views,
+            self._knowledge.index,
+            self._health,
+            self._session,
+            lambda: self.tokenizer,
         )
         for replica in self.settings.replicas:
             await self.add_replica(replica, Address.parse(replica.url))

@@ -26,7 +26,7 @@ class PassedOn:
 
     def routes(self) -> list[web.RouteDef]:
         """For the supervisor's application."""
-        return [web.post("/explain", self.pass_on)]
+        return [web.post("/explain", self.pass_on), web.post("/doctor", self.pass_on)]
 
     async def pass_on(self, request: web.Request) -> web.Response:
         """The answer of the first worker that gives one; the body goes through as it comes, and is bounded there."""
