@@ -27,6 +27,7 @@ _ROOMS = {
     "doctor": ("gateway.doctor.cli", "Examine every replica; say what is wrong and how to mend it."),
     "explain": ("gateway.explain.cli", "Say where a request would go and why, without sending it."),
     "index": ("gateway.index_cli", "Show what a running gateway believes its replicas have cached."),
+    "top": ("gateway.top.cli", "Show the fleet of a running gateway, live."),
     "simulate": ("simulations.cli", "Replay a trace through the routing policies."),
 }
 _EXTRAS = {"torch": "replica", "safetensors": "replica", "gguf": "replica", "matplotlib": "simulate"}

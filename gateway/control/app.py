@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,6 +88,7 @@ class ControlPlane:
         fleet = self._placer.fleet
         return _json(
             {
+                "at": time.time(),
                 "policy": self._placer.policy.name,
                 "models": fleet.models(),
                 "draining": self.draining,
