@@ -89,7 +89,9 @@ def _usage(answer: EngineAnswer) -> tuple[int | None, int | None]:
 
 
 def _message(answer: EngineAnswer) -> str:
-    """What an error says, cut short; our own prompt is all it could repeat."""
+    """What an error says, cut short; nothing of one about the key, which some engines repeat (FC-59)."""
+    if answer.status in (401, 403):
+        return "it wants another key"
     body = answer.json()
     error = body.get("error") if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
