@@ -100,6 +100,9 @@ class Recorder:
         if tokens is None or intent.is_batch or not len(tokens):
             self.skipped["batch" if intent.is_batch else "no_tokens"] += 1
             return
+        if self.spool.full:
+            self.skipped["full"] += 1
+            return
         if not self.spool.put(lambda: self._hash(request_id, namespace, tokens), tokens.nbytes):
             self.skipped["dropped"] += 1
             return

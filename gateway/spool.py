@@ -1,7 +1,7 @@
 """Lines to a file, written by a thread of their own: the loop only puts down what is to be written.
 
-What waits is bounded; beyond it lines are dropped and counted, requests never wait. Each line is one `write` to a file opened for
-appending, so several processes can share a file. A line is made in the thread too, which gives the GIL back between two of them.
+What waits is bounded; beyond it lines are dropped and counted, requests never wait. Whole lines are written at once to a file
+opened for appending, so several processes can share one. Lines are made in the thread too, which gives the GIL back between them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 _MOST_WAITING = 10_000
 _MOST_BYTES = 64 << 20
+_LINES_AT_ONCE = 64
 _END_S = 5.0  # as long as the end may take; a disk that hangs must not keep the process
 
 MakeLine = Callable[[], bytes | None]
@@ -62,35 +63,59 @@ class Spool:
             log.error("lines lost file=%s: not written within_s=%g", self._name, _END_S)
 
     def _run(self) -> None:
-        while True:
-            make, size = self._queue.get()
-            if make is None:
-                break
+        ended = False
+        while not ended:
+            lines: list[bytes] = []
+            size, ended = self._take(lines)
             try:
-                line = make()
-                if line is not None:
-                    self._write(line)
-            except Exception as error:  # whatever one line meets, the next ones are written
-                self.failed += 1
-                if self.failed == 1:
-                    log.error("line not written file=%s error=%s", self._name, error)
+                if lines:
+                    self._write(lines)
+            except OSError as error:  # a full disk may have room again
+                self._fail(len(lines), error)
             with self._lock:
                 self._waiting_bytes -= size
-            time.sleep(0)  # gives the GIL to the loop, which may be waiting for it
         if self._handle > 2:
             os.close(self._handle)
 
-    def _write(self, line: bytes) -> None:
-        if self._most_bytes is not None and not self.full and os.fstat(self._handle).st_size + len(line) > self._most_bytes:
-            self.full = True
-            log.warning("file full name=%s bytes=%d: nothing more is written", self._name, self._most_bytes)
-        if self.full:
-            self.dropped += 1
-            return
-        rest = memoryview(line)
-        while rest:  # one write takes it all, but for full disks and pipes
+    def _take(self, lines: list[bytes]) -> tuple[int, bool]:
+        """Make the lines that wait, as many as are written at once; (bytes that waited with them, whether this is the end)."""
+        size = 0
+        make, own = self._queue.get()
+        while make is not None:
+            size += own
+            try:
+                line = make()
+                if line is not None:
+                    lines.append(line)
+            except Exception as error:  # whatever one line meets, the next ones are written
+                self._fail(1, error)
+            time.sleep(0)  # gives the GIL to the loop, which may be waiting for it
+            if len(lines) == _LINES_AT_ONCE or self._queue.empty():
+                return size, False
+            make, own = self._queue.get()
+        return size, True
+
+    def _fail(self, lines: int, error: Exception) -> None:
+        if not self.failed:
+            log.error("lines not written file=%s error=%s", self._name, type(error).__name__)
+        self.failed += lines
+
+    def _write(self, lines: list[bytes]) -> None:
+        """All of them with one call, so that other processes' lines stand in front or behind; what does not fit is dropped."""
+        fit = len(lines)
+        if self._most_bytes is not None:
+            room = self._most_bytes - os.fstat(self._handle).st_size
+            while fit and sum(map(len, lines[:fit])) > room:
+                fit -= 1
+        if fit < len(lines):
+            self.dropped += len(lines) - fit
+            if not self.full:
+                self.full = True
+                log.warning("file full name=%s bytes=%d: nothing more is written", self._name, self._most_bytes)
+        rest = memoryview(b"".join(lines[:fit]))
+        while rest:  # one call takes it all, but for full disks and pipes
             rest = rest[os.write(self._handle, rest) :]
-        self.written += 1
+        self.written += fit
 
 
 def open_append(path: str, setting: str) -> int:

@@ -113,6 +113,7 @@ def test_what_cannot_be_replayed_is_left_out_and_counted(tmp_path: Path) -> None
     house.placer.place(intent, Prompt(prompt_of(10)), "d").close(Outcome.OK, None)
     assert rows_of(recorder, file) == []
     assert recorder.skipped == Counter(no_tokens=1, batch=1, not_answered=1, no_usage=1)
+    assert recorder.spool.failed == 0
     assert not recorder._open
     assert not recorder._ids
 
@@ -141,6 +142,15 @@ def test_the_recording_ends_at_its_bound_and_counts_on(tmp_path: Path) -> None:
     assert (spool.written, spool.dropped, spool.full) == (2, 3, True)
 
 
+def test_a_full_recording_costs_nothing_more(tmp_path: Path) -> None:
+    house, recorder, _ = recording(tmp_path)
+    recorder.spool.full = True
+    house.place(prompt_of(40)).close(Outcome.OK, Usage(40, 1, 0))
+    assert recorder.skipped == Counter(full=1)
+    assert not recorder._open
+    recorder.spool.close()
+
+
 async def test_a_disk_that_hangs_drops_lines_and_holds_up_nobody(tmp_path: Path) -> None:
     """What waits is bounded in number and in bytes."""
     gate = threading.Event()
@@ -163,7 +173,7 @@ def test_a_line_that_fails_does_not_end_the_others(tmp_path: Path, caplog: pytes
     spool.close()
     assert (tmp_path / "f").read_bytes() == b"next\n"
     assert spool.failed == 1
-    assert "line not written" in caplog.text
+    assert "lines not written" in caplog.text
 
 
 def test_workers_get_the_secret_and_the_clock_of_their_supervisor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
