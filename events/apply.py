@@ -38,6 +38,7 @@ class Counts:
     rank_mismatches: int = 0
     crashes: int = 0  # of the task
     apply_lag_s: float = 0.0
+    newest: int = -1  # number of the newest batch in the view; -1 while none is
 
 
 class View(Protocol):
@@ -118,6 +119,8 @@ class Applier:
         tried = done + (error is not None)
         self.counts.bytes += sum(map(len, payloads[:tried]))
         self.last_payload = payloads[tried - 1]
+        if done:
+            self.counts.newest = batches[done - 1].seq
         self._note(heard)
         return done, error
 
@@ -146,6 +149,7 @@ class Applier:
     def clear(self) -> None:
         """Forget the view."""
         self.last_payload = None
+        self.counts.newest = -1
         self._index.clear(self._holder)
 
     def set(self, freshness: Freshness) -> None:

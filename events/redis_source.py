@@ -134,9 +134,9 @@ class RedisStream:
 
 def _add(to: Counts, more: Counts) -> None:
     for field in fields(Counts):
-        if field.name != "apply_lag_s":
+        if field.name not in ("apply_lag_s", "newest"):
             setattr(to, field.name, getattr(to, field.name) + getattr(more, field.name))
-    to.apply_lag_s = more.apply_lag_s
+    to.apply_lag_s, to.newest = more.apply_lag_s, more.newest
 
 
 def _sum(one: Counts, other: Counts) -> Counts:

@@ -24,7 +24,10 @@ _ROOMS = {
     "mock-engine": ("replicas.mock.cli", "Run fake engines with real caches: for tests and fleets."),
     "events": ("events.cli", "Decode, follow and judge streams of KV-cache events."),
     "relay": ("events.relay.cli", "Pass on what replicas announce, to all gateways of a fleet, by Redis."),
+    "doctor": ("gateway.doctor.cli", "Examine every replica; say what is wrong and how to mend it."),
+    "explain": ("gateway.explain.cli", "Say where a request would go and why, without sending it."),
     "index": ("gateway.index_cli", "Show what a running gateway believes its replicas have cached."),
+    "top": ("gateway.top.cli", "Show the fleet of a running gateway, live."),
     "simulate": ("simulations.cli", "Replay a trace through the routing policies."),
 }
 _EXTRAS = {"torch": "replica", "safetensors": "replica", "gguf": "replica", "matplotlib": "simulate"}
@@ -93,6 +96,8 @@ def serve_command(
     tls_cert: Annotated[str | None, typer.Option(help="PEM file: serve clients by TLS with this certificate.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="PEM file of its key, where that is not in the same file.")] = None,
     api_keys_file: Annotated[str | None, typer.Option(help="File of name:sha256-hex lines; without it no key is asked.")] = None,
+    record: Annotated[str | None, typer.Option(help="Write a trace for `trunkline simulate` here; no texts are in it.")] = None,
+    request_log: Annotated[str | None, typer.Option(help="Write a JSON line per request here; '-' is stdout.")] = None,
     redis: Annotated[
         str | None,
         typer.Option(envvar="TRUNKLINE_REDIS_URL", help="Redis that relays write to; a password is better in the environment."),
@@ -115,6 +120,8 @@ def serve_command(
         "listen.tls.cert": tls_cert,
         "listen.tls.key": tls_key,
         "api_keys_file": api_keys_file,
+        "record.file": record,
+        "request_log": request_log,
         "redis.url": redis,
         "log_level": log_level,
     }

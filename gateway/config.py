@@ -223,6 +223,17 @@ class RedisSettings(_Settings, frozen=True):
     prefix: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,100}$")] = "trunkline"
 
 
+class RecordSettings(_Settings, frozen=True):
+    """A trace of the traffic for the simulator, without texts. file: a new one is begun at each start, older ones are kept.
+
+    block_tokens: of the trace; the engines' block size lets a replay hit what they hit.
+    """
+
+    file: Annotated[str, msgspec.Meta(min_length=1)]
+    block_tokens: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 16
+    max_mib: Annotated[int, msgspec.Meta(ge=1, le=1_048_576)] = 1024  # of the file; the recording ends there
+
+
 class TokenizerCaches(_Settings, frozen=True):
     """What is remembered between requests, so that a growing chat tokenizes only its new turns. Ids are the same without."""
 
@@ -253,6 +264,8 @@ class Settings(_Settings, frozen=True):
     response_headers: bool = True  # x-trunkline-*
     meter_streams: bool = True  # ask engines for usage on streams whose client did not, and take that chunk out again (FC-42)
     receipts: PositiveInt = 4096
+    record: RecordSettings | None = None  # None: traffic is not recorded
+    request_log: Annotated[str, msgspec.Meta(min_length=1)] | None = None  # a file, '-' for stdout; a JSON line per request
     guess_ttl_s: Positive = 10.0
     index_mib: Annotated[int, msgspec.Meta(ge=1, le=16_000)] = 1024  # for blocks of all replicas; above it the longest unused go
     redis: RedisSettings | None = None  # None: every gateway listens to every replica

@@ -138,7 +138,7 @@ class Exchange(Attempts):
     def _own_fields(self) -> bytes:
         if not self._floor.settings.response_headers:
             return b""
-        return own_fields(self._request_id, self._ticket, self._prompt)
+        return own_fields(self._request_id, self._ticket, self._prompt, explain=self._head.explain)
 
     # --- flow control and time ---
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+import msgspec
 import orjson
 
 from gateway.cards import Card
@@ -119,6 +120,14 @@ class HealthMonitor:
         """Traffic met a refused or dead connection: look now."""
         if watch := self._watches.get(replica.name):
             watch.wake.set()
+
+    def settings_of(self, replica: Replica) -> ReplicaSettings:
+        """How a replica that is watched is set up here."""
+        return self._watches[replica.name].settings
+
+    async def read(self, replica: Replica) -> Facts:
+        """What a replica tells of itself now, whatever is set up; raises what asking raises."""
+        return await self._facts(replica, msgspec.structs.replace(self.settings_of(replica), events=None))
 
     async def unwatch(self, replica: Replica) -> None:
         """Stop checking one replica."""

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gateway.errors import GatewayError
+from gateway.ask import CONTROL_URL, Unanswered, message_of
 
 Row = dict[str, Any]
 
@@ -40,16 +40,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Digest = Annotated[bool, typer.Option("--digest", help="With digests, equal for equal views; costs a look at every block.")]
 
 
-class Unanswered(GatewayError):
-    """The control plane cannot be asked, or refused. wrong_use: because of what was asked."""
-
-    def __init__(self, message: str, *, wrong_use: bool = False) -> None:
-        super().__init__(message)
-        self.wrong_use = wrong_use
-
-
 @app.command("stats", epilog="Example: trunkline index stats --url http://127.0.0.1:8081 --digest")
-def stats_command(url: Url = "http://127.0.0.1:8081", digest: Digest = False, as_json: Json = False) -> int:
+def stats_command(url: Url = CONTROL_URL, digest: Digest = False, as_json: Json = False) -> int:
     """Show the sizes of the index, and of each holder its view."""
 
     async def show() -> None:
@@ -66,7 +58,7 @@ def stats_command(url: Url = "http://127.0.0.1:8081", digest: Digest = False, as
 
 @app.command("dump", epilog="Example: trunkline index dump --replica vllm-0 --limit 50")
 def dump_command(
-    url: Url = "http://127.0.0.1:8081",
+    url: Url = CONTROL_URL,
     replica: Annotated[str | None, typer.Option(help="Only this replica.")] = None,
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Blocks at most, of all holders together.")] = 1000,
@@ -104,19 +96,12 @@ async def _answers(url: str, query: dict[str, str], *, token: str | None) -> Asy
             session.get(url, params=query, headers=headers, allow_redirects=False) as answer,
         ):
             if answer.status != 200:
-                message = _message(await answer.read()) or f"status {answer.status}"
+                message = message_of(await answer.read()) or f"status {answer.status}"
                 raise Unanswered(f"{url}: {message}", wrong_use=answer.status < 500)
             async for line in answer.content:
                 yield orjson.loads(line)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise Unanswered(f"cannot ask {url}: {str(error) or type(error).__name__}") from error
-
-
-def _message(body: bytes) -> str:
-    try:
-        return str(orjson.loads(body)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return ""
 
 
 def _run(show: Callable[[], Coroutine[None, None, None]]) -> int:

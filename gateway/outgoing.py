@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gateway.apis.table import API
 from gateway.config import Settings
 from gateway.dialects import Abort, Edits
+from gateway.explain.header import candidates_line
 from gateway.fleet import Replica
 from gateway.http1.parse import RequestHead
 from gateway.http1.pool import Pool
@@ -75,8 +76,8 @@ def outgoing(
     return Outgoing(b"".join(lines), pieces, asked_usage, edits.with_tokens, edits.abort)
 
 
-def own_fields(request_id: str, ticket: Ticket | None, prompt: Prompt | None) -> bytes:
-    """The x-trunkline-* lines of an answer: where it came from, why, and what was expected."""
+def own_fields(request_id: str, ticket: Ticket | None, prompt: Prompt | None, *, explain: bool = False) -> bytes:
+    """The x-trunkline-* lines of an answer: where it came from, why, and what was expected; explain: and the alternatives."""
     lines = f"x-trunkline-request-id: {request_id}\r\n"
     if ticket is not None:
         decision = ticket.decision
@@ -85,6 +86,8 @@ def own_fields(request_id: str, ticket: Ticket | None, prompt: Prompt | None) ->
             f"x-trunkline-policy: {ticket.policy}\r\nx-trunkline-reason: {decision.reason}\r\n"
             f"x-trunkline-predicted-cached-tokens: {decision.credit_tokens}\r\n"
         )
+        if explain:
+            lines += f"x-trunkline-explain: {candidates_line(ticket)}\r\n"
     if prompt is not None and prompt.tokens is not None:
         lines += f"x-trunkline-prompt-tokens: {len(prompt.tokens)}\r\n"
     return lines.encode("latin-1", "replace")

@@ -23,6 +23,7 @@ from gateway.guards import Guards
 from gateway.histogram import DURATION_BOUNDS_S, TTFT_BOUNDS_S, Histogram
 from gateway.models import resolve
 from gateway.request import Intent, Outcome, Prompt, Ticket, Usage
+from gateway.witness import NOBODY, Witness
 from radix.index import GuessId
 from radix.match import EMPTY, Match
 from radix.namespace import Namespace
@@ -66,6 +67,7 @@ class FleetPlacer:
         on_fault: Callable[[Replica], None] = lambda replica: None,
         on_answered: Callable[[int, int], None] = lambda holder, uncached_tokens: None,
         guards: Guards | None = None,
+        witness: Witness = NOBODY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.fleet = fleet
@@ -76,6 +78,7 @@ class FleetPlacer:
         self.counts = PlacementCounts()
         self.on_fault = on_fault
         self.on_answered = on_answered
+        self.witness = witness
         self.clock = clock
         self.due = DueList()
         self.guards = guards or Guards(fleet, Resilience())
@@ -90,6 +93,8 @@ class FleetPlacer:
         ticket = FleetTicket(self, intent, prompt, model, namespace, request_id, now, elsewhere)
         if prompt.tokens is None:
             self.counts.no_tokens[prompt.no_tokens_reason or "unknown"] += 1
+        if beside is None:
+            self.witness.placed(request_id, intent, prompt, namespace)
         return ticket
 
     def choose(self, request: RequestView, model: str, tried: set[int], now: float, *, waits: bool) -> Decision:
@@ -159,6 +164,11 @@ class FleetTicket:
         self._holder = -1
         self._first_byte_at: float | None = None
         self._enter(now)
+
+    def owner(self, holder: int) -> tuple[str, int]:
+        """See `Ticket`; ("", 0) for one that left the fleet meanwhile."""
+        replica, rank = self._placer.fleet.by_holder.get(holder, (None, 0))
+        return (replica.name if replica is not None else "", rank)
 
     def move(self, *, fault: bool) -> None:
         """Leave for the next best replica not yet tried; raises NoReplica, and then holds no load but is still open."""
@@ -230,9 +240,11 @@ class FleetTicket:
                 placer.fleet.refresh(self.replica)
         if self._first_byte_at is not None and self._intent.stream:
             placer.counts.ttft.observe(self._first_byte_at - self._started_at)
+        receipt = self._receipt(outcome, usage, now)
+        placer.receipts.append(receipt)
         if outcome is not Outcome.HEDGED:  # its other copy tells
             placer.counts.duration.observe(now - self._started_at)
-        placer.receipts.append(self._receipt(outcome, usage, now))
+            placer.witness.closed(receipt)
 
     def _enter(self, now: float) -> None:
         assert self._prompt is not None

@@ -81,7 +81,7 @@ class DataPlane:
         self._unchecked: list[ClientConnection] = []
         self._slice = 1
         self._pools = Pools(settings.limits.connect_s, self._abort_ended)
-        self._prompts = Prompts(tokenizer, configured=settings.tokenizer is not None)
+        self.prompts = Prompts(tokenizer, configured=settings.tokenizer is not None)
         self._changed = asyncio.Event()  # no exchange is open any more, or a connection ended
         self.desk = Desk(settings.admission)
         resilience = settings.resilience
@@ -89,7 +89,7 @@ class DataPlane:
         self._floor = Floor(
             settings,
             placer,
-            self._prompts,
+            self.prompts,
             self._pools,
             counts,
             self.internal_error,
@@ -98,7 +98,7 @@ class DataPlane:
             self.retries,
             hedge_after(resilience.hedge, ttft),
         )
-        self._asked = Asked(self._aliases, self._prompts.parse, self._floor.stored)
+        self._asked = Asked(self._aliases, self.prompts.parse, self._floor.stored)
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
@@ -161,7 +161,7 @@ class DataPlane:
             client.close()
         self.desk.close()
         self._pools.close()
-        self._prompts.close()
+        self.prompts.close()
 
     def forget(self, name: str) -> None:
         """Close the connections to a replica that left the fleet (FC-14)."""

@@ -102,6 +102,10 @@ class Ticket(Protocol):
     decision: Decision
     attempts: int
 
+    def owner(self, holder: int) -> tuple[str, int]:
+        """(replica, rank) of a holder among the decision's candidates."""
+        ...
+
     def move(self, *, fault: bool) -> None:
         """Leave the current replica for the next best one not yet tried.
 

@@ -27,11 +27,16 @@ from gateway import compiled
 from gateway.check import check_replica
 from gateway.choose.policies import BY_HISTORY, policy_named
 from gateway.choose.rates import Rates
-from gateway.config import ReplicaSettings, Settings, TokenizerCaches
+from gateway.config import ReplicaSettings, Settings
 from gateway.control.admin import Admin
 from gateway.control.app import ControlPlane
+from gateway.control.doctor_route import DoctorRoute
+from gateway.control.explain_route import ExplainRoute
 from gateway.control.key_metrics import KeyCollector
+from gateway.control.spool_metrics import SpoolCollector
+from gateway.doctor.examine import Doctor
 from gateway.errors import ConfigError
+from gateway.explain.ask import Explainer
 from gateway.fleet import Address, Fleet, Replica
 from gateway.followed import Knowledge
 from gateway.guards import Guards
@@ -43,10 +48,9 @@ from gateway.plane import DataPlane
 from gateway.protect import protect
 from gateway.request import Outcome, TrafficCounts
 from gateway.tls import Certificates, Swapped, uses_files
-from gateway.tokenize.cached import CachedTokenizer
-from gateway.tokenize.folder import model_folder
-from gateway.tokenize.prompt import Tokenizer
+from gateway.tokenize.load import LoadedTokenizer
 from gateway.views import Views
+from gateway.written import Written
 from radix.index import Index
 from radix.reading import ReadableIndex
 from radix.sent import SentPrompts
@@ -56,7 +60,6 @@ T = TypeVar("T")
 
 _TIDY_INTERVAL_S = 0.5
 _MEET_LOOKS, _MEET_LOOK_S = 100, 0.02  # for the first replica to answer its health check
-_FETCH_HINT = "; `trunkline model fetch smollm2` brings it"
 
 
 class OwnKnowledge:
@@ -105,12 +108,14 @@ class Gateway:
             guards=Guards(self.fleet, settings.resilience),
             on_answered=self.views.answered,
         )
-        self.tokenizer: CachedTokenizer | None = None
+        self.tokenizer = LoadedTokenizer(settings.tokenizer, settings.tokenizer_caches)
+        self._written = Written()
+        self.doctor: Doctor | None = None
         self._key_file = KeyFile(Path(settings.api_keys_file)) if settings.api_keys_file else None
         self.plane = DataPlane(
             settings,
             self.placer,
-            lambda: self.tokenizer,
+            self.tokenizer,
             self._key_file.keys if self._key_file is not None else None,
             self.traffic,
             models=self.fleet.cards,
@@ -122,15 +127,17 @@ class Gateway:
         admin = Admin(
             os.environ.get("TRUNKLINE_ADMIN_TOKEN"), settings.admin_networks, add=self.add_replica, remove=self.remove_replica
         )
+        explainer = Explainer(self.placer, self.plane.prompts, self._knowledge.index)
         self.control = ControlPlane(
             self.placer,
             self.traffic,
             self.views,
             admin,
-            self._tokenizer_state,
-            lambda: self.tokenizer,
+            lambda: self.tokenizer.state,
+            self.tokenizer,
             lambda: self.plane,
-            collectors=[KeyCollector(self.plane.quotas)],
+            more=[*ExplainRoute(explainer, settings.limits.body_bytes).routes(), *DoctorRoute(lambda: self.doctor).routes()],
+            collectors=[KeyCollector(self.plane.quotas), SpoolCollector(self._written)],
         )
         self.certificates = Certificates()
         self._tasks: list[asyncio.Task[None]] = []
@@ -158,11 +165,21 @@ class Gateway:
             late_s=self._lag.late_s,
             progress=self._progress,
         )
+        self.doctor = Doctor(
+            self.settings,
+            self.placer,
+            self.views,
+            self._knowledge.index,
+            self._health,
+            self._session,
+            self.tokenizer,
+        )
         for replica in self.settings.replicas:
             await self.add_replica(replica, Address.parse(replica.url))
         port = 0
         control_tls = self.certificates.server(listen.control_tls, "listen.control_tls") if listen.control_tls else None
         if serves:
+            self.placer.witness = self._written.open(self.settings)
             if share_port:
                 await self._meet_a_replica()
             tls, handshake_s = self._client_tls()
@@ -180,7 +197,7 @@ class Gateway:
         if self._key_file is not None and serves:
             self._begin("keys", self._key_file.keep(), of_several)
         if self.settings.tokenizer and serves:
-            self._begin("tokenizer", self._load_tokenizer(self.settings.tokenizer), of_several)
+            self._begin("tokenizer", self.tokenizer.keep_loading(), of_several)
         return port, control_port
 
     def _client_tls(self) -> tuple[Swapped | None, float]:
@@ -237,6 +254,7 @@ class Gateway:
             await self._session.close()
         if self._lag:
             self._lag.stop()
+        await self._written.close()
 
     async def add_replica(self, settings: ReplicaSettings, address: Address) -> str:
         """Add one replica and start watching it; returns its name."""
@@ -266,11 +284,6 @@ class Gateway:
         """Of the answers of one replica: those that come, and those that came."""
         return self.plane.progress(replica) + self.placer.counts.outcomes[replica.name, Outcome.OK.value]
 
-    def _tokenizer_state(self) -> str:
-        if self.tokenizer is not None:
-            return "ready"
-        return "loading" if self.settings.tokenizer else "none"
-
     def fault(self, replica: Replica) -> None:
         """Traffic met a dead connection: look now."""
         if self._health is not None:
@@ -296,24 +309,6 @@ class Gateway:
             await compiled.remember(self._sent, self.settings.index_mib << 20)
         await self._knowledge.keep()
 
-    async def _load_tokenizer(self, name: str) -> None:
-        """Load in a thread; a folder that can not be loaded is tried again with growing pauses, never per request (FC-53)."""
-        pause_s = 1.0
-        while True:
-            try:
-                folder = model_folder(name)
-                if not folder.is_dir():
-                    raise FileNotFoundError(f"{folder} is not there{_FETCH_HINT if name == 'smollm2' else ''}")
-                self.tokenizer = await asyncio.to_thread(load_tokenizer, folder, self.settings.tokenizer_caches)
-            except Exception as error:
-                log.error("tokenizer failed to load name=%s retry_s=%.0f error=%s", name, pause_s, error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, 60.0)
-            else:
-                caches = ",".join(self.tokenizer.caches) or "none"
-                log.info("tokenizer ready name=%s vocabulary=%d caches=%s", name, self.tokenizer.vocab_size, caches)
-                return
-
     async def _tidy(self) -> None:
         """Let expired guesses go, do what is due, and let little-known replicas follow the fleet's average rates."""
         while True:
@@ -330,12 +325,6 @@ class Gateway:
 def rereads(settings: Settings) -> bool:
     """Whether there are files that are read again when they change."""
     return settings.api_keys_file is not None or uses_files(settings)
-
-
-def load_tokenizer(folder: Path, caches: TokenizerCaches) -> CachedTokenizer:
-    """Read and prove a folder's tokenizer and the caches that are switched on; raises NoTokens. Takes about a second."""
-    tokenizer = Tokenizer.load(folder)
-    return CachedTokenizer(tokenizer, segments=caches.segments, plan=caches.plan, lift=caches.lift, budget_mib=caches.budget_mib)
 
 
 async def _listening(start: Awaitable[T], plane: str, host: str, port: int) -> T:

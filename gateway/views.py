@@ -150,7 +150,7 @@ class Views:
 
     def _source(self, replica: Replica, settings: ReplicaSettings, facts: Facts, rank: int) -> Source | None:
         """Where the events of one rank come from. Raises EndpointError."""
-        direct = _direct_source(replica, settings, facts, rank)
+        direct = direct_source(replica, settings, facts, rank)
         relayed = settings.via == "redis" or (settings.via is None and settings.events is None)
         if self._place is None or not relayed:
             return direct
@@ -238,7 +238,7 @@ def ranks_told(settings: ReplicaSettings, facts: Facts) -> int | None:
     return max(facts.event_sources) + 1 if facts.event_sources and settings.ranks == 1 else None
 
 
-def _direct_source(replica: Replica, settings: ReplicaSettings, facts: Facts, rank: int) -> Source | None:
+def direct_source(replica: Replica, settings: ReplicaSettings, facts: Facts, rank: int) -> Source | None:
     """Where one rank announces: as configured, with port + rank; else where the replica says; else in its queue, or nowhere.
 
     A configured wildcard, as an engine's own flag has it, means the host we reach the replica at. Of what a replica says only

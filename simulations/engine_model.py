@@ -19,12 +19,16 @@ from simulations.pool import Lease, Pool
 
 @dataclass(slots=True, eq=False)
 class ModelledRequest:
-    """One request inside an engine. done: tokens of the prompt whose KV is there, hits included."""
+    """One request inside an engine. done: tokens of the prompt whose KV is there, hits included.
+
+    answer_ids: of the blocks its answer fills, behind the prompt's full ones; known where a follow-up names them.
+    """
 
     request: int
     ids: list[int]
     input_tokens: int
     output_tokens: int
+    answer_ids: list[int] = field(default_factory=list)
     done: int = 0
     hit_tokens: int = 0
     lease: Lease = field(default_factory=Lease)
@@ -189,6 +193,18 @@ class EngineModel:
             first = upto - len(stored)
             outcome.stored.append(StoredRun(sequence.ids[first - 1] if first else None, stored))
 
+    def _publish_answer(self, sequence: ModelledRequest, outcome: StepOutcome) -> None:
+        """The answer's full blocks become hits; the first of them is the one the prompt had begun."""
+        full = sequence.input_tokens // self._block_tokens
+        if len(sequence.ids) > full:
+            if not self.pool.unname_last(sequence.lease):
+                return
+            outcome.removed.append(sequence.ids[-1])
+        stored = self.pool.publish(sequence.lease, sequence.answer_ids)
+        if stored:
+            before = (sequence.ids[:full] + sequence.answer_ids)[: full + len(sequence.answer_ids) - len(stored)]
+            outcome.stored.append(StoredRun(before[-1] if before else None, stored))
+
     def _decode_or_retire(self, sequence: ModelledRequest, outcome: StepOutcome) -> None:
         if sequence.output_tokens == 1:
             self._retire(sequence, outcome)
@@ -198,6 +214,8 @@ class EngineModel:
         self._kv_tokens += sequence.input_tokens
 
     def _retire(self, sequence: ModelledRequest, outcome: StepOutcome) -> None:
+        if sequence.answer_ids:
+            self._publish_answer(sequence, outcome)
         self.pool.release(sequence.lease)
         outcome.finished.append(sequence)
 

@@ -56,12 +56,13 @@ class SimulatedFleet:
             index.set_model(holder, _NAMESPACE.model)
             self._open_slot(holder, name)
 
-    def place(self, ids: Int32Array, input_tokens: int, now_s: float) -> Placed:
+    def place(self, ids: Int32Array, input_tokens: int, now_s: float, session: str | None = None) -> Placed:
         """Match, choose, reserve. ids: int32 [blocks], the prompt's block ids."""
         request = RequestView(
             tokens=input_tokens,
             namespace=_NAMESPACE,
             match=self._match(ids, input_tokens),
+            session=session,
             prefix_hash=prefix_hash(ids, max(1, _STICKY_TOKENS // self._block_tokens)),
         )
         decision = self._policy.choose(request, self.view, now_s)

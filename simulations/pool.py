@@ -6,8 +6,8 @@ blocks would cost 32. The rules are those of an engine with reference counts: bl
 nobody uses stay hits until their room is needed, oldest first and the tail of a prompt before its head. A request that
 computes a block somebody published meanwhile gives its own copy back.
 
-Room for a request's whole output is reserved when it starts, so nothing is ever preempted. Generated tokens are not cached
-as such; they become hits once a later prompt that contains them has been computed.
+Room for a request's whole output is reserved when it starts, so nothing is ever preempted. Generated tokens become hits
+where the trace says which blocks they fill, else once a later prompt that contains them has been computed.
 """
 
 from __future__ import annotations
@@ -89,6 +89,14 @@ class Pool:
         lease.named.extend(ids)
         lease.unnamed -= len(ids)
         return stored
+
+    def unname_last(self, lease: Lease) -> bool:
+        """Take the name off a request's last named block, which it goes on writing; False, and no change, when it is shared."""
+        if self._pins[lease.named[-1]] > 1:
+            return False
+        del self._pins[lease.named.pop()]
+        lease.unnamed += 1
+        return True
 
     def release(self, lease: Lease) -> None:
         """Give everything back; blocks with an id stay cached, the head of the prompt as the youngest."""

@@ -143,14 +143,28 @@ class _Replay:
         now_s = self._clock.now_s
         ids = self._ids[self._offsets[request] : self._offsets[request + 1]]
         self._index.expire(now_s)
-        placed = self._fleet.place(ids, self._input_tokens[request], now_s)
+        placed = self._fleet.place(ids, self._input_tokens[request], now_s, self._session(request))
         replica = self._replica_of[placed.holder]
         self._placed[request] = placed
         self._predicted_tokens[request] = placed.predicted_tokens
         self._replica[request] = replica
         engine = self._engines[replica]
-        engine.submit(ModelledRequest(request, ids.tolist(), self._input_tokens[request], self._output_tokens[request]))
+        input_tokens, output_tokens = self._input_tokens[request], self._output_tokens[request]
+        engine.submit(ModelledRequest(request, ids.tolist(), input_tokens, output_tokens, self._answer_ids(request)))
         self._schedule_end(replica, engine.start(now_s) if engine.idle else engine.cut(now_s))
+
+    def _session(self, request: int) -> str | None:
+        """The name of a request's session."""
+        sessions = self._trace.sessions
+        return str(sessions[request]) if sessions is not None and sessions[request] >= 0 else None
+
+    def _answer_ids(self, request: int) -> list[int]:
+        """Ids of the blocks that its answer fills, where they are known."""
+        starts, counts = self._trace.answer_starts, self._trace.answer_blocks
+        if starts is None or counts is None:
+            return []
+        found: list[int] = self._ids[starts[request] : starts[request] + counts[request]].tolist()
+        return found
 
     def _end_step(self, replica: int) -> None:
         now_s, engine = self._clock.now_s, self._engines[replica]

@@ -17,6 +17,7 @@ from radix.groups import Groups
 from radix.holder import LOOSE_PER_ORPHAN
 from radix.loose import Loose
 from radix.orphans import Orphan, Orphans
+from radix.presence import Bits
 from radix.writer import complete_blocks, contradicts_itself
 
 _NONE = (0,) * len(Tier)
@@ -48,8 +49,9 @@ class Held:
         """
         self.counting = counting
         self._blocks: dict[int, _Block] = {}  # by key, parents before their children
-        self._orphans = Orphans(orphan_limit, counting=counting)
-        self._loose = Loose(orphan_limit * LOOSE_PER_ORPHAN, counting=counting)
+        # Nobody asks who of several has a block here.
+        self._orphans = Orphans(orphan_limit, counting=counting, holder=0, bits=Bits())
+        self._loose = Loose(orphan_limit * LOOSE_PER_ORPHAN, counting=counting, holder=0, bits=Bits())
         self._groups = Groups()
 
     def __len__(self) -> int:

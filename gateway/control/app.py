@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,14 +42,16 @@ class ControlPlane:
         token_caches: Callable[[], CachedTokenizer | None] = lambda: None,
         plane: Callable[[], DataPlane | None] = lambda: None,
         *,
+        more: Sequence[web.RouteDef] = (),
         collectors: Sequence[Collector] = (),
     ) -> None:
-        """tokenizer: 'ready', 'loading' or 'none', asked on every status. collectors: of further metrics."""
+        """tokenizer: 'ready', 'loading' or 'none', asked on every status. more, collectors: what others bring."""
         self._placer = placer
         self._views = views
         self._admin = admin
         self._index = IndexRoutes(placer, views, admin)
         self._tokenizer = tokenizer
+        self._more = more
         self.draining = False
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(GatewayCollector(placer, traffic, views))
@@ -70,6 +73,7 @@ class ControlPlane:
         app.router.add_get("/index/dump", self._index.dump)
         app.router.add_post("/replicas", self._admin.add_replica)
         app.router.add_delete("/replicas/{name}", self._admin.remove_replica)
+        app.add_routes(self._more)
         return app
 
     async def _livez(self, request: web.Request) -> web.Response:
@@ -88,6 +92,7 @@ class ControlPlane:
         fleet = self._placer.fleet
         return _json(
             {
+                "at": time.time(),
                 "policy": self._placer.policy.name,
                 "models": fleet.models(),
                 "draining": self.draining,

@@ -15,6 +15,12 @@ from radix.index import IndexStats
 
 
 def receipt_row(receipt: Receipt, names: list[str]) -> dict[str, Any]:
+    """One receipt with its candidates."""
+    candidates = [_candidate_row(candidate, names) for candidate in receipt.decision.candidates]
+    return {**receipt_facts(receipt), "candidates": candidates}
+
+
+def receipt_facts(receipt: Receipt) -> dict[str, Any]:
     """One receipt; prices are in seconds, credit and tokens in tokens."""
     decision = receipt.decision
     return {
@@ -35,7 +41,6 @@ def receipt_row(receipt: Receipt, names: list[str]) -> dict[str, Any]:
         "duration_s": receipt.duration_s,
         "outcome": receipt.outcome,
         "attempts": receipt.attempts,
-        "candidates": [_candidate_row(candidate, names) for candidate in decision.candidates],
     }
 
 

@@ -54,6 +54,7 @@ class RequestHead:
     content_type: bytes | None
     session: str | None
     priority: int
+    explain: bool = False  # say in the answer what every replica would have cost
 
     @property
     def path(self) -> str:
@@ -145,6 +146,7 @@ def parse_head(raw: bytes, max_fields: int) -> tuple[RequestHead, int]:
         content_type=values.get(b"content-type"),
         session=values[b"x-trunkline-session"].decode("latin-1") if b"x-trunkline-session" in values else None,
         priority=_priority(values.get(b"x-trunkline-priority")),
+        explain=values.get(b"x-trunkline-explain") == b"1",
     )
     return head, length or 0
 

@@ -28,12 +28,13 @@ log = logging.getLogger(__name__)
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What a process is to do. door: number of its file handle of `wire.new_door`."""
+    """What a process is to do. door: number of its file handle of `wire.new_door`; handles: others it is given."""
 
     role: Literal["index", "worker"]
     name: str
     settings: Settings
     door: int
+    handles: tuple[int, ...] = ()
 
 
 class Ready(msgspec.Struct, frozen=True):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
 import orjson
-from aiohttp import web
+from aiohttp import StreamReader, web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from gateway.control.admin import Admin
 from gateway.workers.merged import index_row, receipt_rows, replica_rows, status_row
+from gateway.workers.passed import PassedOn
 from gateway.workers.processes import Process
 from gateway.workers.totals import ProcessId, Totals
 
@@ -57,6 +58,7 @@ class MergedControl:
         app.router.add_get("/status", self._status)
         app.router.add_get("/replicas", self._replicas)
         app.router.add_get("/receipts", self._receipts)
+        app.add_routes(PassedOn(self, self._workers).routes())
         app.router.add_get("/index/stats", self._index_stats)
         app.router.add_get("/index/{page}", self._index_page)
         app.router.add_post("/replicas", self._admin.add_replica)
@@ -65,17 +67,26 @@ class MergedControl:
         return app
 
     async def ask(
-        self, process: Process, method: str, path: str, *, body: bytes | None = None, token: str | None = None
+        self,
+        process: Process,
+        method: str,
+        path: str,
+        *,
+        body: bytes | StreamReader | None = None,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        within_s: float = _ANSWER_S,
     ) -> Answer | None:
-        """One process's answer; None when there is none."""
+        """One process's answer; None when there is none in time."""
         if process.ready is None:
             return None
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
-        headers = {"authorization": f"Bearer {token}"} if token else {}
+            self._session = aiohttp.ClientSession()
+        fields = {**(headers or {}), **({"authorization": f"Bearer {token}"} if token else {})}
+        limit = aiohttp.ClientTimeout(total=within_s)
         url = f"http://127.0.0.1:{process.ready.control_port}{path}"
         try:
-            async with self._session.request(method, url, data=body, headers=headers) as response:
+            async with self._session.request(method, url, data=body, headers=fields, timeout=limit) as response:
                 return Answer(response.status, await response.read(), response.content_type)
         except (aiohttp.ClientError, TimeoutError) as error:
             log.warning("process did not answer name=%s path=%s error=%s", process.name, path, error)

@@ -98,7 +98,7 @@ class Process:
             "gateway.workers.child",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            pass_fds=(job.door,),
+            pass_fds=(job.door, *job.handles),
             start_new_session=True,
             env={**os.environ, **self._environment},
         )

@@ -24,7 +24,10 @@ from gateway.config import Listen, ReplicaSettings, Settings
 from gateway.control.admin import Admin
 from gateway.errors import ConfigError
 from gateway.fleet import Address
+from gateway.record import KEY_VARIABLE, TraceKey
+from gateway.request_log import STDOUT_VARIABLE
 from gateway.serve import log_to_stderr, rereads
+from gateway.spool import keep_older
 from gateway.tls import Certificates
 from gateway.workers.child import Job
 from gateway.workers.control import MergedControl
@@ -49,6 +52,12 @@ class Supervisor:
         self._port = _taken_port(settings.listen.host, settings.listen.port)
         self._token = secrets.token_urlsafe(32)
         environment = {"TRUNKLINE_ADMIN_TOKEN": self._token}
+        if settings.record is not None:  # one file, so one key and one clock
+            keep_older(settings.record.file)
+            environment[KEY_VARIABLE] = TraceKey.new().handed_on()
+        self._stdout = (os.dup(1),) if settings.request_log == "-" else ()
+        for handle in self._stdout:
+            environment[STDOUT_VARIABLE] = str(handle)
         self.index = Process("index", lambda: self._job("index", "index", self._inside), environment)
         names = [f"worker-{number}" for number in range(settings.workers)]
         self.workers = [Process(name, self._worker_job(name), environment) for name in names]
@@ -93,6 +102,8 @@ class Supervisor:
             await self._runner.cleanup()
         for sock in (self._inside, self._outside, self._port):
             sock.close()
+        for handle in self._stdout:
+            os.close(handle)
 
     def look(self) -> None:
         """Have every process look after its files now."""
@@ -123,7 +134,7 @@ class Supervisor:
             admission=share_of_line(self.settings.admission, self.settings.workers),
             resilience=share_of_retries(self.settings.resilience, self.settings.workers),
         )
-        return Job("index" if role == "index" else "worker", name, settings, door.fileno())
+        return Job("index" if role == "index" else "worker", name, settings, door.fileno(), self._stdout)
 
     async def _add(self, settings: ReplicaSettings, address: Address) -> str:
         """Add a replica in every process, at the address that was judged."""

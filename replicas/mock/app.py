@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from email.utils import formatdate
+from functools import partial
+
 from aiohttp import web
 
 from replicas.error_answers import errors_in_api_shape
@@ -22,6 +26,8 @@ _BODY_LIMIT_BYTES = 128 * 1024 * 1024  # as our own engine: a gateway's 64 MiB a
 def application(engine: MockEngine, bounce: Bounce) -> web.Application:
     """The aiohttp application. Run it with `handler_cancellation`, or clients that leave are not noticed (FC-49)."""
     app = web.Application(client_max_size=_BODY_LIMIT_BYTES, middlewares=[errors_in_api_shape])
+    if engine.settings.clock_skew_s:
+        app.on_response_prepare.append(partial(_dated, engine.settings.clock_skew_s))
     openai, pages, control = OpenAIRoutes(engine), Pages(engine), Control(engine, bounce)
     app.add_routes(
         [
@@ -58,6 +64,11 @@ def _further_apis(engine: MockEngine) -> list[web.RouteDef]:
         web.post("/v1/rerank", before_the_answer(engine, pooling.rerank)),
         web.post("/rerank", before_the_answer(engine, pooling.rerank)),
     ]
+
+
+async def _dated(skew_s: float, request: web.Request, response: web.StreamResponse) -> None:
+    """The time of a clock that is wrong."""
+    response.headers["Date"] = formatdate(time.time() + skew_s, usegmt=True)
 
 
 def _of_vllm(engine: MockEngine) -> list[web.RouteDef]:

@@ -25,6 +25,8 @@ from replicas.mock.tokens import ByteCodec, Codec, write_tokenizer
 from replicas.mock.wire import FORMS
 from replicas.options import exit_status, level, seconds, whole
 
+CHAT_FORMS = ("chatml", "plain")
+
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 _EXAMPLE = (
@@ -46,6 +48,13 @@ def dialect_of(text: str) -> Dialect:
     if found is None:
         raise typer.BadParameter(f"{text!r:.40} is not one of {', '.join(DIALECTS)}")
     return found
+
+
+def chat_form_of(text: str) -> str:
+    """How chats are written."""
+    if text not in CHAT_FORMS:
+        raise typer.BadParameter(f"{text!r:.40} is not one of {', '.join(CHAT_FORMS)}")
+    return text
 
 
 def rate(text: str) -> float:
@@ -83,6 +92,10 @@ def mock_engine(
     time_scale: Annotated[float, typer.Option(parser=seconds, help="Stretches all step times; 0: no waiting.")] = 1.0,
     answer_tokens: Annotated[int, typer.Option(parser=whole(1), help="Tokens of an answer when nobody says.")] = 16,
     cached_tokens: Annotated[bool, typer.Option(help="Tell cached_tokens in usage.")] = True,
+    prefix_caching: Annotated[bool, typer.Option(help="Keep blocks as hits.")] = True,
+    chat_form: Annotated[str, typer.Option(parser=chat_form_of, help="chatml, or plain: a template of its own.")] = "chatml",
+    tell_block_size: Annotated[int, typer.Option(parser=whole(0), help="Block size to name in pages; 0: the real one.")] = 0,
+    clock_skew: Annotated[float, typer.Option(help="Seconds its clock is ahead.")] = 0.0,
     fault: Annotated[list[str] | None, typer.Option(help="A fault that is on from the start; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(parser=whole(0), help="Of faults that strike at a rate.")] = 0,
     drain: Annotated[float, typer.Option(parser=seconds, help="Seconds that open answers get after SIGTERM.")] = 2.0,
@@ -113,6 +126,7 @@ def mock_engine(
                 max_running=max_running,
                 groups=parse_groups(groups) if groups else (),
                 group_blocks=group_blocks,
+                caching=prefix_caching,
             ),
             times=StepTimes(prefill_tokens_per_s=prefill_rate, decode_s=decode_s, sequence_s=sequence_s, scale=time_scale),
             max_model_tokens=max_model_len,
@@ -121,6 +135,8 @@ def mock_engine(
             topic=topic,
             buffer_steps=buffer_steps,
             tells_cached=cached_tokens,
+            tells_block_tokens=tell_block_size or None,
+            clock_skew_s=clock_skew,
             seed=seed,
         )
         fleet = FleetSettings(
@@ -133,13 +149,13 @@ def mock_engine(
             faults=[fault_of_flag(text) for text in fault or ()],
             drain_s=drain,
         )
-        serve(fleet, _codec(tokenizer), lambda ready: _announce(ready, fleet, as_json=as_json))
+        serve(fleet, _codec(tokenizer, chat_form), lambda ready: _announce(ready, fleet, as_json=as_json))
     return 0
 
 
-def _codec(tokenizer: str | None) -> Codec:
+def _codec(tokenizer: str | None, chat_form: str) -> Codec:
     if tokenizer is None:
-        return ByteCodec()
+        return ByteCodec(plain=chat_form == "plain")
     from gateway.tokenize.prompt import Tokenizer
 
     try:

@@ -63,6 +63,7 @@ class MockEngine:
                 self.faults,
                 topic=settings.topic,
                 buffer_steps=settings.buffer_steps,
+                clock_skew_s=settings.clock_skew_s,
             )
             for rank, each in enumerate(sockets)
         ]

@@ -68,7 +68,8 @@ def _vllm(engine: MockEngine) -> Iterator[str]:
         for rank in engine.ranks:
             yield f'vllm:{name}{{engine="{rank.number}",model_name="{_label(engine)}"}} {value(rank)}'
     sizes = engine.settings.sizes
-    info = f'block_size="{sizes.block_tokens}",num_gpu_blocks="{sizes.num_blocks}",enable_prefix_caching="True"'
+    info = f'block_size="{engine.settings.told_block_tokens}",num_gpu_blocks="{sizes.num_blocks}"'
+    info += f',enable_prefix_caching="{sizes.caching}"'
     yield "# TYPE vllm:cache_config_info gauge"
     for rank in engine.ranks:
         yield f'vllm:cache_config_info{{{info},engine="{rank.number}"}} 1'

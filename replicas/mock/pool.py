@@ -28,9 +28,19 @@ class CachePool(BlockPool):
     """A pool whose `salt` is a `namespace_of`, and whose hits end where every cache group can go on.
 
     groups: by number; none means one plain group, of which events say nothing. group_blocks: what each sparse group keeps.
+    caching: without it no block ever becomes a hit.
     """
 
-    def __init__(self, num_blocks: int, block_tokens: int, groups: Sequence[GroupSpec] = (), group_blocks: int = 0) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_tokens: int,
+        groups: Sequence[GroupSpec] = (),
+        group_blocks: int = 0,
+        *,
+        caching: bool = True,
+    ) -> None:
+        self._caching = caching
         self._groups = tuple(groups)
         self._main = next((number for number, group in enumerate(groups) if group.kind is GroupKind.FULL), 0)
         self.sparse = [
@@ -54,6 +64,8 @@ class CachePool(BlockPool):
 
     def commit(self, blocks: Sequence[int], first: int, tokens: Tokens, salt: str | None = None) -> None:
         """As the pool's, for every group."""
+        if not self._caching:
+            return
         self._namespace = salt
         super().commit(blocks, first, tokens, salt)
 

@@ -20,7 +20,7 @@ from replicas.sequence import Sequence as TokenSequence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much one rank holds. groups: cache groups of a hybrid model, none for a plain one."""
+    """How much one rank holds. groups: cache groups of a hybrid model, none for a plain one. caching: blocks become hits."""
 
     num_blocks: int = 4096
     block_tokens: int = 16
@@ -28,6 +28,7 @@ class Sizes:
     max_running: int = 64
     groups: tuple[GroupSpec, ...] = ()
     group_blocks: int = 0  # names each sparse group keeps; 0: as many as blocks
+    caching: bool = True
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class Rank:
 
     def _begin(self) -> None:
         sizes = self.sizes
-        self.pool = CachePool(sizes.num_blocks, sizes.block_tokens, sizes.groups, sizes.group_blocks)
+        self.pool = CachePool(sizes.num_blocks, sizes.block_tokens, sizes.groups, sizes.group_blocks, caching=sizes.caching)
         self.scheduler = Scheduler(self.pool, max_batch_tokens=sizes.max_batch_tokens, max_running=sizes.max_running)
         self.counts = Counts()
         if self._announces_start:

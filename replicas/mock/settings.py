@@ -20,6 +20,9 @@ class MockSettings:
 
     adapters: names of LoRA adapters there from the start. event_form: 'map' or 'array', as newer and older engines write.
     answer_tokens: how long an answer gets when the client does not say. tells_cached: usage has `cached_tokens`.
+
+    Ways to be set up wrongly: tells_block_tokens, a block size its pages name in place of the real one; clock_skew_s, by which
+    its clock is ahead.
     """
 
     model: str = "mock"
@@ -34,6 +37,8 @@ class MockSettings:
     topic: str = ""
     buffer_steps: int = 10_000
     tells_cached: bool = True
+    tells_block_tokens: int | None = None
+    clock_skew_s: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -43,6 +48,11 @@ class MockSettings:
             raise ReplicaError("events of the sglang dialect have no cache groups")
         if len(set(self.adapters) | {self.model}) != len(self.adapters) + 1 or not all(self.adapters):
             raise ReplicaError(f"model and adapters need different names, got {self.model!r} and {self.adapters}")
+
+    @property
+    def told_block_tokens(self) -> int:
+        """The block size its pages name."""
+        return self.tells_block_tokens or self.sizes.block_tokens
 
     @property
     def context_tokens(self) -> int:

@@ -78,11 +78,22 @@ class Sockets:
 class EventStream:
     """Sends one rank's events and answers questions for the past; on the loop's thread only."""
 
-    def __init__(self, sockets: Sockets, rank: int, encode: Encode, faults: Faults, *, topic: str, buffer_steps: int) -> None:
+    def __init__(
+        self,
+        sockets: Sockets,
+        rank: int,
+        encode: Encode,
+        faults: Faults,
+        *,
+        topic: str,
+        buffer_steps: int,
+        clock_skew_s: float = 0.0,
+    ) -> None:
         self._sockets = sockets
         self._rank = rank
         self._encode = encode
         self._faults = faults
+        self._clock_skew_s = clock_skew_s
         self._topic = topic.encode()
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=buffer_steps)
         self._held_back: tuple[int, bytes] | None = None
@@ -101,7 +112,7 @@ class EventStream:
         seq, self.next_seq = self.next_seq, self.next_seq + 1
         if self._faults.hit("skip", self._rank) is not None:
             return
-        payload = self._encode(events, time.time(), self._rank)
+        payload = self._encode(events, time.time() + self._clock_skew_s, self._rank)
         self._kept.append((seq, payload))
         if self._faults.hit("lose", self._rank) is not None:
             return

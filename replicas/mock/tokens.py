@@ -57,8 +57,14 @@ class ByteCodec:
 
     vocab_size = 2**31 - 1
 
+    def __init__(self, *, plain: bool = False) -> None:
+        """plain: chats are written in a form without special tokens."""
+        self._plain = plain
+
     def chat(self, fields: Mapping[str, Any]) -> Int32Array:
-        """Ids of a chat body in the ChatML form; raises NoTokens."""
+        """Ids of a chat body; raises NoTokens."""
+        if self._plain:
+            return self.text(_plain_chat(fields))
         text = ""
         for message in conversation(fields.get("messages"), keep_parts=False, keep_developer=False):
             text += f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n"
@@ -88,6 +94,11 @@ class ByteCodec:
             elif not skip_special_tokens:
                 text += SPECIALS[one]
         return text + held.decode(errors="replace")
+
+
+def _plain_chat(fields: Mapping[str, Any]) -> str:
+    messages = conversation(fields.get("messages"), keep_parts=False, keep_developer=False)
+    return "".join(f"{message['role']}: {message['content']}\n" for message in messages) + "assistant: "
 
 
 def _ids_of(piece: str) -> Int32Array:

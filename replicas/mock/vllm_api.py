@@ -81,7 +81,7 @@ class VllmRoutes:
                 "dialect": "trunkline",
                 "model": settings.model,
                 "epoch": engine.epoch,
-                "block_tokens": settings.sizes.block_tokens,
+                "block_tokens": settings.told_block_tokens,
                 "num_blocks": settings.sizes.num_blocks,
                 "max_model_len": settings.context_tokens,
                 "max_batch_tokens": settings.sizes.max_batch_tokens,

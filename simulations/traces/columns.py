@@ -26,6 +26,10 @@ class Trace:
     block_ids: int64 [blocks of all requests]; those of request r are `block_ids[block_offsets[r]:block_offsets[r + 1]]`, the
     last one partial where input_tokens is no multiple of block_tokens. digest: sha256 of the file's uncompressed bytes.
     notes: what was done to the recorded values since, in words for the report.
+
+    Where a file says more: sessions, int64 [requests], a number per session and -1 without one; answer_starts and answer_blocks,
+    int64 [requests]: the blocks that a request's answer filled are `block_ids[start:start + blocks]`, as the follow-up that
+    brings the answer back names them (`answers.py`).
     """
 
     name: str
@@ -36,6 +40,9 @@ class Trace:
     output_tokens: Int64Array
     block_ids: Int64Array
     block_offsets: Int64Array
+    sessions: Int64Array | None = None
+    answer_starts: Int64Array | None = None
+    answer_blocks: Int64Array | None = None
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -56,13 +63,20 @@ class Trace:
             raise TraceError(f"{self.name}: a slice needs at least 1 request, got {requests}")
         if requests >= len(self):
             return self
+        blocks = int(self.block_offsets[requests])
+        starts, counts = self.answer_starts, self.answer_blocks
+        if starts is not None and counts is not None:
+            starts, counts = starts[:requests], np.where(starts[:requests] < blocks, counts[:requests], 0)
         return replace(
             self,
             arrival_s=self.arrival_s[:requests],
             input_tokens=self.input_tokens[:requests],
             output_tokens=self.output_tokens[:requests],
-            block_ids=self.block_ids[: self.block_offsets[requests]],
+            block_ids=self.block_ids[:blocks],
             block_offsets=self.block_offsets[: requests + 1],
+            sessions=None if self.sessions is None else self.sessions[:requests],
+            answer_starts=starts,
+            answer_blocks=counts,
             notes=(*self.notes, f"first {requests:,} of {len(self):,} requests"),
         )
 

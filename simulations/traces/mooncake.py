@@ -1,6 +1,7 @@
 """Read Mooncake JSONL: `timestamp` (ms), `input_length`, `output_length`, `hash_ids`; plain or gzip.
 
-Files that the gateway records have the same fields and more; of those only `block_size` matters here.
+Files that the gateway records have the same fields and more. Of those `block_size`, `session_id` and `e2e_ms` matter here: the
+last one tells which request may be a follow-up of which, so that answers become part of the cache as they did there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import orjson
 
 from simulations.errors import TraceError
+from simulations.traces.answers import find_answers
 from simulations.traces.columns import Trace, first_broken_chain
 
 DEFAULT_BLOCK_TOKENS = 512
@@ -55,6 +57,9 @@ class _Rows:
     input_tokens: list[int] = field(default_factory=list)
     output_tokens: list[int] = field(default_factory=list)
     block_ids: list[list[int]] = field(default_factory=list)
+    took_s: list[float] = field(default_factory=list)  # NaN where the row does not say
+    sessions: list[int] = field(default_factory=list)
+    session_numbers: dict[str | int, int] = field(default_factory=dict)
 
     def add(self, line_number: int, line: bytes) -> None:
         where = f"{self.file}:{line_number}"
@@ -78,6 +83,8 @@ class _Rows:
         self.input_tokens.append(input_tokens)
         self.output_tokens.append(_whole(where, row, "output_length", least=1))
         self.block_ids.append(ids)
+        self.took_s.append(_milliseconds(where, row, "e2e_ms") / 1e3 if row.get("e2e_ms") is not None else math.nan)
+        self.sessions.append(self._session(where, row))
 
     def trace(self, digest: str) -> Trace:
         # Stable, so that rows of one timestamp stay in the order of the file.
@@ -91,7 +98,7 @@ class _Rows:
                 f"{self.file}:{self.line_numbers[order[request]]}: hash_ids are not chained: "
                 f"id {block} follows another id than it did before"
             )
-        return Trace(
+        trace = Trace(
             name=self.file,
             digest=digest,
             block_tokens=self.block_tokens or DEFAULT_BLOCK_TOKENS,
@@ -100,7 +107,18 @@ class _Rows:
             output_tokens=np.asarray(self.output_tokens, np.int64)[order],
             block_ids=block_ids,
             block_offsets=block_offsets,
+            sessions=np.asarray(self.sessions, np.int64)[order] if self.session_numbers else None,
         )
+        return find_answers(trace, np.asarray(self.took_s)[order])
+
+    def _session(self, where: str, row: dict[str, object]) -> int:
+        """The number of a row's session in this file, -1 without one."""
+        name = row.get("session_id")
+        if name is None:
+            return -1
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise TraceError(f"{where}: session_id must be a text or a whole number, got {_shown(name)}")
+        return self.session_numbers.setdefault(name, len(self.session_numbers))
 
     def _agreed_block_tokens(self, where: str, row: dict[str, object]) -> int:
         """The block size of the file: what the first row says, 512 where it says nothing; a later change is an error."""
@@ -121,12 +139,12 @@ def _whole(where: str, row: dict[str, object], name: str, *, least: int) -> int:
     return value
 
 
-def _milliseconds(where: str, row: dict[str, object]) -> float:
-    if "timestamp" not in row:
-        raise TraceError(f"{where}: timestamp is missing")
-    value = row["timestamp"]
+def _milliseconds(where: str, row: dict[str, object], name: str = "timestamp") -> float:
+    if name not in row:
+        raise TraceError(f"{where}: {name} is missing")
+    value = row[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise TraceError(f"{where}: timestamp must be milliseconds of at least 0, got {_shown(value)}")
+        raise TraceError(f"{where}: {name} must be milliseconds of at least 0, got {_shown(value)}")
     return float(value)
 
 

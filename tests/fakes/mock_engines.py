@@ -8,7 +8,7 @@ import struct
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,11 +199,18 @@ async def following(engines: Engines, number: int = 0, rank: int = 0, *, countin
 class Gateway:
     """A gateway in a process of its own, in front of named engines."""
 
-    def __init__(self, folder: Path, tokenizer: Path, replicas: Sequence[tuple[str, str]], **settings: object) -> None:
-        """replicas: name and URL."""
+    def __init__(
+        self,
+        folder: Path,
+        tokenizer: Path,
+        replicas: Sequence[tuple[str, str]],
+        more: Sequence[Mapping[str, object]] = (),
+        **settings: object,
+    ) -> None:
+        """replicas: name and URL. more: replicas with all their settings."""
         config = {
             "listen": {"host": "127.0.0.1", "port": 0, "control_port": 0},
-            "replicas": [{"name": name, "url": url} for name, url in replicas],
+            "replicas": [*({"name": name, "url": url} for name, url in replicas), *map(dict, more)],
             "tokenizer": str(tokenizer),
             "health": {"interval_s": 0.1, "timeout_s": 0.3},
             **settings,
@@ -215,9 +222,14 @@ class Gateway:
 
     def ready(self, *, followed: bool = True) -> Gateway:
         """Wait until it knows all replicas and follows their events; followed: they have some."""
+        self.listening()
+        wait_for(lambda: self._knows_all(followed), "all replicas to be known", 30)
+        return self
+
+    def listening(self) -> Gateway:
+        """Wait until it listens."""
         ports = json.loads(self.process.wait_ready(30))
         self.base, self.control = (f"http://127.0.0.1:{ports[name]}" for name in ("data_port", "control_port"))
-        wait_for(lambda: self._knows_all(followed), "all replicas to be known", 30)
         return self
 
     def _knows_all(self, followed: bool) -> bool:

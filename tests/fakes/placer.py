@@ -44,6 +44,9 @@ class FakeTicket:
         self.first_bytes = 0
         self.closes: list[tuple[Outcome, Usage | None]] = []
 
+    def owner(self, holder: int) -> tuple[str, int]:
+        return self.placer.replicas[holder].name, 0
+
     def move(self, *, fault: bool) -> None:
         if fault:
             self.faults.append(self.replica.name)

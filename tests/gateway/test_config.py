@@ -17,6 +17,7 @@ from gateway.config import (
     Listen,
     Models,
     Outliers,
+    RecordSettings,
     RedisSettings,
     ReplicaSettings,
     Resilience,
@@ -64,6 +65,8 @@ def test_a_file_becomes_settings_and_the_rest_keeps_its_defaults(tmp_path: Path)
         ("tokenizer_caches: {budget_mib: 0}", ["tokenizer_caches.budget_mib", "got 0"]),
         ("tokenizer_caches: {plan: sometimes}", ["tokenizer_caches.plan", "'sometimes'"]),
         ("tokenizer_caches: {plans: true}", ["tokenizer_caches", "plans"]),
+        ("record: {file: ''}", ["record.file", "''"]),
+        ("record: {file: x, block_tokens: 0}", ["record.block_tokens", "got 0"]),
         ("health: {timeout_s: .inf}", ["health.timeout_s", "inf"]),
         ("replicas: [{url: 'http://a', name: 'a b'}]", ["replicas[0].name", "'a b'"]),
     ],
@@ -189,6 +192,7 @@ def test_every_setting_is_in_the_reference() -> None:
         return [field.name for field in msgspec.structs.fields(struct)]
 
     protection = (Resilience, Breaker, Outliers, Retries, Hedge, Admission)
-    for struct in (Settings, Listen, Limits, ReplicaSettings, Health, Models, RedisSettings, TokenizerCaches, *protection):
+    others = (RecordSettings, RedisSettings, TokenizerCaches)
+    for struct in (Settings, Listen, Limits, ReplicaSettings, Health, Models, *others, *protection):
         missing = [name for name in names(struct) if f"`{name}`" not in text and f"`{name}[]`" not in text]
         assert not missing, f"docs/configuration.md does not name {missing} of {struct.__name__}"

@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from gateway.config import TokenizerCaches
-from gateway.serve import load_tokenizer
 from gateway.tokenize.cached import CachedTokenizer
+from gateway.tokenize.load import load_tokenizer
 from gateway.tokenize.prompt import Tokenizer
 from tests.fakes.client import CHAT, RawClient, post
 from tests.fakes.dataplane import running, settings

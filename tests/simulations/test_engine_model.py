@@ -112,3 +112,28 @@ def test_a_request_that_can_never_fit_is_named() -> None:
         SimulationError, match=r"request 7 needs 3 KV blocks \(1000 input and 100 output tokens\), a replica has 2"
     ):
         engine.submit(request(7, 1_000, 100))
+
+
+def test_a_known_answer_becomes_hits_in_place_of_the_block_the_prompt_had_begun() -> None:
+    engine = EngineModel(EngineSpec(kv_tokens=8 * BLOCK), BLOCK)
+    asked = request(1, 2 * BLOCK + 100, BLOCK, [10, 11, 99])
+    asked.answer_ids = [12]
+    engine.submit(asked)
+    last = drain(engine)[-1][1]
+    assert last.removed == [99]
+    assert [(run.parent, run.ids) for run in last.stored] == [(11, [12])]
+    follow_up = request(2, 4 * BLOCK, 1, [10, 11, 12, 13])
+    engine.submit(follow_up)
+    drain(engine)
+    assert follow_up.hit_tokens == 3 * BLOCK
+
+
+def test_an_answer_changes_nothing_where_the_begun_block_is_somebody_elses_too() -> None:
+    engine = EngineModel(EngineSpec(kv_tokens=16 * BLOCK), BLOCK)
+    for number, output_tokens in ((1, 40), (2, 400)):
+        asked = request(number, BLOCK + 100, output_tokens, [10, 99])
+        asked.answer_ids = [11] if number == 1 else []
+        engine.submit(asked)
+    outcomes = [outcome for _, outcome in drain(engine)]
+    assert [block for outcome in outcomes for block in outcome.removed] == []
+    assert 11 not in [block for outcome in outcomes for run in outcome.stored for block in run.ids]

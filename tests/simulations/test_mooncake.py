@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,3 +133,50 @@ def test_golden_numbers_of_recorded_traces(
     assert (len(trace), trace.input_tokens.sum(), trace.output_tokens.sum()) == (rows, input_tokens, output_tokens)
     assert lru_hit_rate(trace) == pytest.approx(unlimited, abs=5e-5)
     assert lru_hit_rate(trace, 875) == pytest.approx(blocks_875, abs=5e-5)
+
+
+RECORDED = {"output_length": 20, "block_size": 16, "e2e_ms": 500.0, "ttft_ms": None, "replica": "r", "policy": "cost"}
+
+
+def recorded_row(ms: float, tokens: int, ids: list[int], **fields: object) -> str:
+    return json.dumps({**RECORDED, "timestamp": ms, "input_length": tokens, "hash_ids": ids, "session_id": None, **fields})
+
+
+def answers_of(trace: Trace) -> list[list[int]]:
+    assert trace.answer_starts is not None
+    assert trace.answer_blocks is not None
+    pairs = zip(trace.answer_starts.tolist(), trace.answer_blocks.tolist(), strict=True)
+    return [trace.block_ids[start : start + count].tolist() for start, count in pairs]
+
+
+def test_sessions_are_numbered_and_absent_where_no_row_names_one(tmp_path: Path, tiny: Trace) -> None:
+    rows = [recorded_row(ms, 5, [ms], session_id=name) for ms, name in ((0, "a"), (1, None), (2, "b"), (3, "a"))]
+    trace = read_mooncake(write(tmp_path, *rows))
+    assert trace.sessions is not None
+    assert trace.sessions.tolist() == [0, -1, 1, 0]
+    assert tiny.sessions is None
+    with pytest.raises(TraceError, match=r"session_id must be a text or a whole number, got 1\.5"):
+        read_mooncake(write(tmp_path, recorded_row(0, 5, [1], session_id=1.5)))
+
+
+def test_an_answers_blocks_are_those_the_follow_up_names(tmp_path: Path) -> None:
+    """40 tokens and 20 generated: KV of 59, so three full blocks, of which the prompt filled two."""
+    first = recorded_row(0, 40, [1, 2, 90])
+    follow_up = recorded_row(600, 80, [1, 2, 3, 4, 5])
+    assert answers_of(read_mooncake(write(tmp_path, first, follow_up))) == [[3], []]
+    for other in (
+        recorded_row(400, 80, [1, 2, 3, 4, 5]),  # came before the answer was there
+        recorded_row(600, 80, [1, 7, 3, 4, 5]),  # another prompt
+        recorded_row(600, 80, [1, 2, 3, 4, 5], session_id="x"),  # another session
+        recorded_row(600, 40, [1, 2, 91]),  # the same again, which brings nothing back
+    ):
+        assert answers_of(read_mooncake(write(tmp_path, first, other))) == [[], []]
+
+
+def test_a_slice_has_no_answers_from_beyond_its_end(tmp_path: Path) -> None:
+    trace = read_mooncake(write(tmp_path, recorded_row(0, 40, [1, 2, 90]), recorded_row(600, 80, [1, 2, 3, 4, 5])))
+    assert answers_of(trace.head(1)) == [[]]
+
+
+def test_traces_that_do_not_say_when_answers_ended_have_none(tiny: Trace) -> None:
+    assert tiny.answer_starts is None

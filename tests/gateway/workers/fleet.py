@@ -48,14 +48,18 @@ class Answer:
 class Fleet:
     """The processes of one test."""
 
-    def __init__(self, folder: Path, *, replicas: int = 2, workers: int = 2, step_s: float = 0.0) -> None:
+    def __init__(
+        self, folder: Path, *, replicas: int = 2, workers: int = 2, step_s: float = 0.0, more: Mapping[str, object] | None = None
+    ) -> None:
+        """more: settings of the gateway."""
         self._folder = folder
         self._tokenizer = write_tokenizer_folder(folder / "tokenizer", template=TEMPLATE)
         self.log = folder / "gateway.log"
         self.replicas = [self.new_replica(f"r{number}", step_s=step_s) for number in range(replicas)]
         config = folder / "gateway.yaml"
         entries = [{"url": replica.url, "name": f"r{number}"} for number, replica in enumerate(self.replicas)]
-        config.write_text(json.dumps({"replicas": entries, "admin_networks": ["127.0.0.0/8"], "guess_ttl_s": 0.5}))
+        usual = {"replicas": entries, "admin_networks": ["127.0.0.0/8"], "guess_ttl_s": 0.5}
+        config.write_text(json.dumps({**usual, **(more or {})}))
         words = ["--config", str(config), "--workers", str(workers), "--tokenizer", str(self._tokenizer)]
         with self.log.open("wb") as log:
             self._gateway = subprocess.Popen(
@@ -70,6 +74,11 @@ class Fleet:
         assert line, f"the gateway did not start:\n{self.log.read_text()}"
         ready = json.loads(line)
         self.data_port, self.control_port = ready["data_port"], ready["control_port"]
+
+    def line(self) -> str:
+        """The next line of the gateway's stdout, behind the one that says it is ready."""
+        assert self._gateway.stdout is not None
+        return self._gateway.stdout.readline().decode()
 
     @property
     def pid(self) -> int:

@@ -1,0 +1,1 @@
+"""What is wrong between a gateway and its replicas, with the evidence and the exact fix: facts, checks, the answer."""
