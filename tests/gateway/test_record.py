@@ -107,7 +107,7 @@ def test_what_cannot_be_replayed_is_left_out_and_counted(tmp_path: Path) -> None
     house, recorder, file = recording(tmp_path)
     intent = Intent(Kind.CHAT, {}, model="m")
     house.placer.place(intent, Prompt(None, "template"), "a").close(Outcome.OK, Usage(40, 2))
-    batch = Intent(Kind.COMPLETION, {"prompt": ["x", "y"]}, model="m")
+    batch = Intent(Kind.COMPLETION, {"prompt": ["x", "y"]}, model="m", is_batch=True)
     house.placer.place(batch, Prompt(prompt_of(10)), "b").close(Outcome.OK, Usage(40, 2))
     house.placer.place(intent, Prompt(prompt_of(10)), "c").close(Outcome.CLIENT_LEFT)
     house.placer.place(intent, Prompt(prompt_of(10)), "d").close(Outcome.OK, None)

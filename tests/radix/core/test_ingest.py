@@ -265,7 +265,7 @@ def test_any_number_of_payloads_is_taken_in_order(holder: Holder) -> None:
     first, then = run.go(holder.feed), run.go(holder.feed)
     assert (first.stored, then.stored) == (desk.MAX_PAYLOADS + 7, desk.MAX_PAYLOADS - 2)
     assert [ts for ts, _ in then.batches] == [1_767_225_600.25, *map(float, range(desk.MAX_PAYLOADS + 7, count))]
-    assert holder.start().go(holder.feed) == Taken(0, 0, 0, 0, 0, [], [], None)
+    assert holder.start().go(holder.feed) == Taken(0, 0, 0, 0, 0, [], [], None, to_the_end=False)
 
 
 def test_what_does_not_fit_the_buffers_is_left_to_the_decoder(holder: Holder) -> None:
