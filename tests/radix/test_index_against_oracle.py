@@ -176,7 +176,8 @@ class Run:
         if rnd.random() < 0.05 * self.strays:
             tokens = tokens[: rnd.randint(0, len(tokens))]
         hint = NamespaceHint(base.adapter, base.salt, media)
-        before = base.lead if rnd.random() < 0.98 else ()
+        keeps_lead = rnd.random() < 0.98 or (self.honest and parent is None)  # else one place would have two names
+        before = base.lead if keeps_lead else ()
         return Stored(tuple(hashes), parent, np.array(tokens, np.int32), base.grain, hint, tier, group, kind, window, before)
 
     def _prompts(self) -> list[tuple[Hint, tuple[int, ...]]]:
